@@ -1,0 +1,1 @@
+"""The doors: the DSL in which programs are written, and what runs them."""
