@@ -69,6 +69,9 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_import_loads_the_errors_alone() -> None:
-    program = "import drawloom, sys; print(*sorted(n for n in sys.modules if n.startswith(('drawloom', 'numpy', 'torch'))))"
+    program = """
+import drawloom, sys
+print(*sorted(name for name in sys.modules if name.startswith(("drawloom", "numpy", "torch"))))
+"""
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["drawloom", "drawloom.errors"]

@@ -45,7 +45,7 @@ def test_transformers_sees_no_kernels(place: Path) -> None:
 
 def test_transformers_sees_no_kernels_in_this_process() -> None:
     pytest.importorskip("transformers")
-    from transformers.utils import is_kernels_available
+    from transformers.utils.import_utils import is_kernels_available
 
     assert "kernels" not in sys.modules
     if importlib.util.find_spec("kernels") is None:
