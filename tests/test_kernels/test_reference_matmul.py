@@ -1,0 +1,45 @@
+"""Row invariance of the CPU's linear products, in each of their layouts."""
+
+import pytest
+import torch
+
+from drawloom.kernels.reference import matmul as module
+from drawloom.kernels.reference.matmul import matmul, pack_weight
+
+ROWS = [1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 64, 100, 129, 300]
+SHAPES = [(576, 960), (1536, 576), (64, 128), (16, 24), (1100, 40)]
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", ["reordered", "tiled"])
+def test_a_row_has_the_same_bits_among_any_number_of_rows(
+    kind: str, shape: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "tiled":
+        monkeypatch.setattr(module, "_reordered_is_invariant", lambda *_: False)
+    torch.manual_seed(shape[0])
+    width, out = shape
+    x, residual = torch.randn(max(ROWS), width).to(dtype), torch.randn(max(ROWS), out).to(dtype)
+    weight = torch.randn(out, width).to(dtype)
+    packed = pack_weight(weight)
+    assert packed.kind == kind and packed.shape == (out, width)
+    want, added = matmul(x, packed), matmul(x, packed, residual=residual)
+    exact = x.double() @ weight.double().T
+    bound = 1e-5 if dtype == torch.float32 else 1e-2
+    assert (want.double() - exact).norm() / exact.norm() < bound
+    assert (added.double() - exact - residual.double()).norm() / exact.norm() < bound
+    for rows in ROWS:
+        assert torch.equal(matmul(x[:rows], packed), want[:rows]), rows
+        assert torch.equal(matmul(x[-rows:], packed), want[-rows:]), rows
+        assert torch.equal(matmul(x[:rows], packed, residual=residual[:rows]), added[:rows]), rows
+    assert matmul(x[:0], packed).shape == (0, out)
+
+
+def test_the_plain_product_is_not_invariant() -> None:
+    """The positive control: without the layouts above the bits of row 0 do move."""
+    torch.manual_seed(0)
+    x, packed = torch.randn(64, 1536), pack_weight(torch.randn(576, 1536), invariant=False)
+    assert packed.kind == "plain"
+    assert len({tuple(matmul(x[:rows], packed)[0].tolist()) for rows in (1, 2, 4, 16, 64)}) > 1
