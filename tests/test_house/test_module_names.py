@@ -1,5 +1,6 @@
 """No source file of ours is loaded under two names; the check itself runs after the last test (see conftest.py)."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,3 +43,11 @@ def test_strangers_are_left_alone(misnamed_files: MisnamedFiles) -> None:
         "pytest": sys.modules["pytest"],
     }
     assert misnamed_files(strangers) == {}
+
+
+def test_python_m_pytest_loads_nothing_twice(checkout: Path) -> None:
+    # It puts the root on the path, where transformers would find our folder `kernels`; conftest.py takes it off again.
+    tests = "tests/test_house/test_shadowing.py::test_transformers_sees_no_kernels_in_this_process"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
