@@ -31,25 +31,27 @@ def test_library_imports(library: str, place: Path) -> None:
     assert _run(f"import {library}; print({library}.__name__)", place) == library
 
 
-def test_transformers_sees_no_kernels(place: Path) -> None:
+@pytest.fixture
+def no_kernels_distribution() -> None:
     pytest.importorskip("transformers")
     try:
         importlib.metadata.version("kernels")
     except importlib.metadata.PackageNotFoundError:
-        pass
-    else:
-        pytest.skip("a distribution named kernels is installed")
+        return
+    pytest.skip("a distribution named kernels is installed")
+
+
+@pytest.mark.usefixtures("no_kernels_distribution")
+def test_transformers_sees_no_kernels(place: Path) -> None:
     program = "from transformers.utils import is_kernels_available; print(is_kernels_available())"
     assert _run(program, place) == "False"
 
 
+@pytest.mark.usefixtures("no_kernels_distribution")
 def test_transformers_sees_no_kernels_in_this_process() -> None:
-    pytest.importorskip("transformers")
     from transformers.utils.import_utils import is_kernels_available
 
-    assert "kernels" not in sys.modules
-    if importlib.util.find_spec("kernels") is None:
-        assert not is_kernels_available()
+    assert not is_kernels_available()
     assert "kernels" not in sys.modules
 
 
