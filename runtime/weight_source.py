@@ -1,0 +1,111 @@
+"""Where a model's builder takes its weights from: first a plan that only records, then the files."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import ModelError
+from ..kernels.dispatch import PackedWeight, pack_weight
+from .checkpoint import Checkpoint
+
+__all__ = ["SCALE_SUFFIX", "FileSource", "PlannedSource", "WeightSource", "scale_shape"]
+
+SCALE_SUFFIX = "_scale_inv"
+
+
+class WeightSource(Protocol):
+    """The model is built twice by the same code: to learn which tensors it needs and how large it is, and to load it."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's dtype."""
+        ...
+
+    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """A weight in `dtype`, by default the model's."""
+        ...
+
+    def own(self, name: str, shared: Tensor, *, may_differ: bool) -> Tensor | None:
+        """A tensor that a checkpoint may leave out or repeat: None where it is absent or equals `shared`."""
+        ...
+
+    def pack(self, weight: Tensor) -> PackedWeight:
+        """A weight [out, in] laid out for products."""
+        ...
+
+
+class PlannedSource:
+    """Records names and shapes; its tensors have no memory."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._checkpoint = checkpoint
+
+    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        self.shapes[name] = shape
+        return torch.empty(shape, dtype=dtype or self.dtype, device="meta")
+
+    def own(self, name: str, shared: Tensor, *, may_differ: bool) -> Tensor | None:
+        if name not in self._checkpoint.tensors:
+            return None
+        planned = self.tensor(name, *shared.shape, dtype=shared.dtype)
+        return planned if may_differ else None
+
+    def pack(self, weight: Tensor) -> PackedWeight:
+        rows, columns = weight.shape
+        return PackedWeight(weight, "plain", (rows, columns))
+
+
+class FileSource:
+    """Reads, dequantises and converts. `on_read` is told the bytes read."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, *, invariant: bool, on_read: Callable[[int], object]
+    ) -> None:
+        self.dtype = dtype
+        self._checkpoint = checkpoint
+        self._invariant = invariant
+        self._on_read = on_read
+
+    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        stored = self._read(name)
+        assert stored.shape == shape, (name, stored.shape, shape)
+        if stored.dtype == torch.float8_e4m3fn:
+            stored = _dequantized(stored, self._read(name + SCALE_SUFFIX).float())
+        return stored.to(dtype or self.dtype)
+
+    def own(self, name: str, shared: Tensor, *, may_differ: bool) -> Tensor | None:
+        if name not in self._checkpoint.tensors:
+            return None
+        found = self.tensor(name, *shared.shape, dtype=shared.dtype)
+        if torch.equal(found, shared):
+            return None
+        if not may_differ:
+            file = str(self._checkpoint.tensors[name].file)
+            raise ModelError("config.json ties the tensor to the embedding, but it differs", tensor=name, file=file)
+        return found
+
+    def pack(self, weight: Tensor) -> PackedWeight:
+        return pack_weight(weight, invariant=self._invariant)
+
+    def _read(self, name: str) -> Tensor:
+        stored = self._checkpoint.read(name)
+        self._on_read(stored.nbytes)
+        return stored
+
+
+def scale_shape(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
+    """Shape of the scales of an FP8 weight [out, in]: one a block, partial blocks included."""
+    return tuple(-(-size // width) for size, width in zip(shape, block, strict=True))
+
+
+def _dequantized(weight: Tensor, scale: Tensor) -> Tensor:
+    """fp32 [out, in] of an e4m3 weight with one fp32 scale for each block of 128 x 128."""
+    values = weight.float()
+    factors = scale.repeat_interleave(128, 1)[:, : values.shape[1]]
+    for rows, factor in zip(values.split(128), factors, strict=True):
+        rows.mul_(factor)
+    return values
