@@ -13,9 +13,9 @@ __all__ = ["READERS"]
 
 # Keys that leave the arithmetic of inference alone: training, generation, bookkeeping, and what follows from others.
 _HARMLESS = """
-    model_type architectures auto_map torch_dtype dtype transformers_version _name_or_path name_or_path initializer_range
-    use_cache use_return_dict return_dict output_attentions output_hidden_states output_router_logits bos_token_id
-    eos_token_id pad_token_id unk_token_id pretraining_tp ep_size aux_loss_alpha seq_aux attention_dropout
+    model_type architectures auto_map torch_dtype dtype transformers_version _name_or_path name_or_path
+    initializer_range use_cache use_return_dict return_dict output_attentions output_hidden_states output_router_logits
+    bos_token_id eos_token_id pad_token_id unk_token_id pretraining_tp ep_size aux_loss_alpha seq_aux attention_dropout
     hidden_dropout router_aux_loss_coef tokenizer_class chunk_size_feed_forward id2label label2id problem_type
     finetuning_task is_encoder_decoder num_labels head_dim qk_head_dim _attn_implementation torchscript
     is_llama_config bad_words_ids

@@ -55,44 +55,46 @@ def _decoder_layer(config: ModelConfig, source: WeightSource, layer: int) -> Dec
 
 def _latent_attention(config: ModelConfig, source: WeightSource, prefix: str) -> LatentAttention:
     shape, hidden = config.attention, config.hidden_size
-    heads, nope, rope, latent, rank = (
+    heads, nope, value, latent, rank = (
         shape.num_heads,
         shape.nope_dim,
-        shape.rope_dim,
+        shape.value_dim,
         shape.latent_dim,
         shape.q_lora_rank,
     )
-
-    def rotary(rows: Tensor) -> Tensor:
-        return rows if shape.rope_interleaved else _pairs_together(rows, rope)
-
-    def queries(name: str, width: int) -> Tensor:
-        """Rows reordered from head by head to [all heads without rotation | all heads' rotary parts]."""
-        by_head = source.tensor(prefix + name, heads * (nope + rope), width).view(heads, nope + rope, width)
-        turned = rotary(by_head[:, nope:].reshape(heads * rope, width))
-        return torch.cat((by_head[:, :nope].reshape(heads * nope, width), turned))
-
-    cached = source.tensor(prefix + "kv_a_proj_with_mqa.weight", latent + rope, hidden)
-    key_and_latent = (rotary(cached[latent:]), cached[:latent])
-    first = (
-        queries("q_proj.weight", hidden) if rank is None else source.tensor(prefix + "q_a_proj.weight", rank, hidden)
-    )
-    up = source.tensor(prefix + "kv_b_proj.weight", heads * (nope + shape.value_dim), latent)
-    up = up.view(heads, nope + shape.value_dim, latent)
+    cached = source.tensor(prefix + "kv_a_proj_with_mqa.weight", latent + shape.rope_dim, hidden)
+    if rank is None:
+        first = _query_rows(config, source, prefix + "q_proj.weight", hidden)
+    else:
+        first = (source.tensor(prefix + "q_a_proj.weight", rank, hidden),)
+    up = source.tensor(prefix + "kv_b_proj.weight", heads * (nope + value), latent).view(heads, nope + value, latent)
     return LatentAttention(
-        down=source.pack(torch.cat((first, *key_and_latent))),
+        down=source.pack(*first, _rotary_rows(config, cached[latent:]), cached[:latent]),
         query_norm=None if rank is None else source.tensor(prefix + "q_a_layernorm.weight", rank),
-        query_up=None if rank is None else source.pack(queries("q_b_proj.weight", rank)),
+        query_up=None if rank is None else source.pack(*_query_rows(config, source, prefix + "q_b_proj.weight", rank)),
         latent_norm=source.tensor(prefix + "kv_a_layernorm.weight", latent),
         absorb_key=tuple(source.pack(head[:nope].t()) for head in up) if nope else (),
         absorb_value=tuple(source.pack(head[nope:]) for head in up),
-        output=source.pack(source.tensor(prefix + "o_proj.weight", hidden, heads * shape.value_dim)),
+        output=source.pack(source.tensor(prefix + "o_proj.weight", hidden, heads * value)),
         num_heads=heads,
         nope_dim=nope,
-        rope_dim=rope,
+        rope_dim=shape.rope_dim,
         latent_dim=latent,
         scale=shape.softmax_scale,
     )
+
+
+def _query_rows(config: ModelConfig, source: WeightSource, name: str, width: int) -> tuple[Tensor, Tensor]:
+    """From rows head by head to two blocks: all heads without rotation, and all heads' rotary parts."""
+    shape = config.attention
+    heads, nope, rope = shape.num_heads, shape.nope_dim, shape.rope_dim
+    by_head = source.tensor(name, heads * (nope + rope), width).view(heads, nope + rope, width)
+    turned = by_head[:, nope:].reshape(heads * rope, width)
+    return by_head[:, :nope].reshape(heads * nope, width), _rotary_rows(config, turned)
+
+
+def _rotary_rows(config: ModelConfig, rows: Tensor) -> Tensor:
+    return rows if config.attention.rope_interleaved else _pairs_together(rows, config.attention.head_rope_dim)
 
 
 def _grouped_attention(config: ModelConfig, source: WeightSource, prefix: str) -> GroupedAttention:
@@ -101,9 +103,9 @@ def _grouped_attention(config: ModelConfig, source: WeightSource, prefix: str) -
     queries = source.tensor(prefix + "q_proj.weight", heads * head_dim, hidden)
     keys = source.tensor(prefix + "k_proj.weight", groups * head_dim, hidden)
     values = source.tensor(prefix + "v_proj.weight", groups * head_dim, hidden)
-    turned = [_pairs_together(rows, head_dim) for rows in (queries, keys)]
+    turned = [_rotary_rows(config, rows) for rows in (queries, keys)]
     return GroupedAttention(
-        project=source.pack(torch.cat((*turned, values))),
+        project=source.pack(*turned, values),
         output=source.pack(source.tensor(prefix + "o_proj.weight", hidden, heads * head_dim)),
         num_heads=heads,
         num_groups=groups,
@@ -119,8 +121,9 @@ def _feed_forward(config: ModelConfig, source: WeightSource, prefix: str, layer:
     if shape.gate is None:
         return _sliced_feed_forward(config, source, prefix)
     names = [f"{prefix}experts.{expert}." for expert in range(shape.num_experts)]
-    bias = source.tensor(prefix + "gate.e_score_correction_bias", shape.num_experts, dtype=torch.float32)\
-        if shape.gate.has_bias else None  # fmt: skip
+    bias = None
+    if shape.gate.has_bias:
+        bias = source.tensor(prefix + "gate.e_score_correction_bias", shape.num_experts, dtype=torch.float32)
     gate = source.tensor(prefix + "gate.weight", shape.num_experts, config.hidden_size, dtype=torch.float32)
     experts = [_plain_feed_forward(config, source, name, shape.expert_width) for name in names]
     shared = None
@@ -136,7 +139,7 @@ def _feed_forward(config: ModelConfig, source: WeightSource, prefix: str, layer:
 
 def _plain_feed_forward(config: ModelConfig, source: WeightSource, prefix: str, width: int) -> PlainFeedForward:
     gate, up, down = _feed_forward_weights(config, source, prefix, width)
-    return PlainFeedForward(gate_up=source.pack(torch.cat((gate, up))), down=source.pack(down))
+    return PlainFeedForward(gate_up=source.pack(gate, up), down=source.pack(down))
 
 
 def _sliced_feed_forward(config: ModelConfig, source: WeightSource, prefix: str) -> MixtureOfExperts:
@@ -146,7 +149,7 @@ def _sliced_feed_forward(config: ModelConfig, source: WeightSource, prefix: str)
     slices = zip(gate.split(shape.expert_width), up.split(shape.expert_width), strict=True)
     return MixtureOfExperts(
         gate=None,
-        gate_up=tuple(source.pack(torch.cat(pair)) for pair in slices),
+        gate_up=tuple(source.pack(*pair) for pair in slices),
         down=tuple(source.pack(part) for part in down.split(shape.expert_width, 1)),
         shared=None,
     )

@@ -16,7 +16,7 @@ SCALE_SUFFIX = "_scale_inv"
 
 
 class WeightSource(Protocol):
-    """The model is built twice by the same code: to learn which tensors it needs and how large it is, and to load it."""
+    """One builder is run twice: to learn which tensors the model needs and how large it is, then to load it."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -31,8 +31,8 @@ class WeightSource(Protocol):
         """A tensor that a checkpoint may leave out or repeat: None where it is absent or equals `shared`."""
         ...
 
-    def pack(self, weight: Tensor) -> PackedWeight:
-        """A weight [out, in] laid out for products."""
+    def pack(self, *rows: Tensor) -> PackedWeight:
+        """A weight [out, in], given in one or several blocks of rows, laid out for products."""
         ...
 
 
@@ -54,9 +54,9 @@ class PlannedSource:
         planned = self.tensor(name, *shared.shape, dtype=shared.dtype)
         return planned if may_differ else None
 
-    def pack(self, weight: Tensor) -> PackedWeight:
-        rows, columns = weight.shape
-        return PackedWeight(weight, "plain", (rows, columns))
+    def pack(self, *rows: Tensor) -> PackedWeight:
+        shape = sum(block.shape[0] for block in rows), rows[0].shape[1]
+        return PackedWeight(torch.empty(shape, dtype=rows[0].dtype, device="meta"), "plain", shape)
 
 
 class FileSource:
@@ -88,8 +88,8 @@ class FileSource:
             raise ModelError("config.json ties the tensor to the embedding, but it differs", tensor=name, file=file)
         return found
 
-    def pack(self, weight: Tensor) -> PackedWeight:
-        return pack_weight(weight, invariant=self._invariant)
+    def pack(self, *rows: Tensor) -> PackedWeight:
+        return pack_weight(torch.cat(rows) if len(rows) > 1 else rows[0], invariant=self._invariant)
 
     def _read(self, name: str) -> Tensor:
         stored = self._checkpoint.read(name)

@@ -61,7 +61,7 @@ def moe_permute(ids: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
 
 
 def moe_grouped_gemm(x: Tensor, weights: Sequence[PackedWeight], offsets: Tensor) -> Tensor:
-    """`x` [positions, in], sorted by expert, times each position's own weight [out, in] transposed: [positions, out]."""
+    """`x` [positions, in], sorted by expert, times its own expert's weight [out, in] transposed: [positions, out]."""
     bounds = offsets.tolist()
     products = [
         matmul(x[start:end], weight)
