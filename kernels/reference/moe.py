@@ -77,7 +77,7 @@ def moe_combine(y: Tensor, order: Tensor, weights: Tensor) -> Tensor:
     `y` [rows * k, width] sorted by expert, `order` of :func:`moe_permute`, `weights` fp32 [rows, k].
     """
     rows, k = weights.shape
-    slots = torch.empty_like(y).index_copy_(0, order, y).view(rows, k, -1)
+    slots = torch.empty_like(y).index_copy_(0, order, y).view(rows, k, y.shape[1])
     return _sum_in_order(slots * weights.unsqueeze(-1))
 
 

@@ -14,6 +14,8 @@ def apply_rope(x: Tensor, cos_sin: Tensor) -> Tensor:
     fp32 inside, x's dtype out, contiguous. Any scaling of the embedding is part of `cos_sin`.
     """
     rows, heads, width = x.shape
+    if x.stride(0) % 2 or x.storage_offset() % 2:  # a pair must start where a complex number may
+        x = x.clone(memory_format=torch.contiguous_format)
     pairs = torch.view_as_complex(x.float().reshape(rows, heads, width // 2, 2))
     cos, sin = torch.view_as_complex(cos_sin * _real_and_imaginary()).unsqueeze(2).unbind(0)
     # One complex product would round differently in the vector body of the library's loop (no FMA) and in its scalar
