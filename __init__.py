@@ -20,24 +20,57 @@ from .errors import (
     UnsupportedConstraint,
 )
 
+if TYPE_CHECKING:
+    from .grammar import EBNF as EBNF
+    from .grammar import Choice as Choice
+    from .grammar import JSONSchema as JSONSchema
+    from .grammar import Regex as Regex
+    from .runtime.engine import Engine as Engine
+    from .runtime.engine_config import EngineConfig as EngineConfig
+    from .runtime.markup import Special as Special
+    from .runtime.request import Delta as Delta
+    from .runtime.request import Result as Result
+    from .runtime.sampling_params import SamplingParams as SamplingParams
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "Choice",
     "CompileBudgetExceeded",
     "ConstraintError",
+    "Delta",
     "DrawloomError",
+    "EBNF",
+    "Engine",
+    "EngineConfig",
     "EngineError",
     "InvalidConstraint",
+    "JSONSchema",
     "ModelError",
     "ProgramError",
     "PromptTooLong",
+    "Regex",
     "RequestError",
+    "Result",
+    "SamplingParams",
+    "Special",
     "UnsatisfiableConstraint",
     "UnsupportedConstraint",
     "__version__",
 ]
 
-_PLACES: dict[str, str] = {}
+_PLACES: dict[str, str] = {
+    "Choice": ".grammar",
+    "Delta": ".runtime.request",
+    "EBNF": ".grammar",
+    "Engine": ".runtime.engine",
+    "EngineConfig": ".runtime.engine_config",
+    "JSONSchema": ".grammar",
+    "Regex": ".grammar",
+    "Result": ".runtime.request",
+    "SamplingParams": ".runtime.sampling_params",
+    "Special": ".runtime.markup",
+}
 
 if not TYPE_CHECKING:  # a __getattr__ that type checkers see would hide every misspelt name from them
 

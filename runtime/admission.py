@@ -55,7 +55,9 @@ class Admission:
         grammar = self._grammar_compiler().compile(constraint) if constraint is not None else None
         seed = draw_seed() if sampling.seed is None else sampling.seed
         return [
-            Request(prompt_ids, sampling, seed if not sample else derive_seed(seed, ("sample", sample)), on_delta, grammar)
+            Request(
+                prompt_ids, sampling, seed if not sample else derive_seed(seed, ("sample", sample)), on_delta, grammar
+            )
             for sample, on_delta in zip(range(sampling.n), on_deltas, strict=True)
         ]
 
@@ -95,4 +97,3 @@ class Admission:
         if not 0 <= checked < self._vocab_size:
             raise RequestError(f"prompt[{position}]", token_id, f"is outside the {self._vocab_size} ids of the model")
         return checked
-

@@ -102,13 +102,13 @@ class Engine:
 
     @overload
     def generate(
-        self, prompt: str | Items[int], sampling: SamplingParams | None = None, constraint: Constraint | None = None
+        self, prompt: str | list[int], sampling: SamplingParams | None = None, constraint: Constraint | None = None
     ) -> Result: ...
 
     @overload
     def generate(
         self,
-        prompt: Items[str] | Items[Items[int]],
+        prompt: list[str] | list[list[int]],
         sampling: SamplingParams | Items[SamplingParams] | None = None,
         constraint: Constraint | Items[Constraint | None] | None = None,
     ) -> list[Result]: ...
@@ -219,7 +219,7 @@ class Engine:
         scheduler = self._loop.scheduler
         pages = {f"pages.{state}": number for state, number in scheduler.cache.counts().items()}
         now = {"running": scheduler.num_running, "waiting": scheduler.num_waiting}
-        return {**scheduler.counters, **now, **pages, "products.tiled": self._num_tiled}
+        return {**scheduler.counters, **now, **pages}
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no running request uses."""
@@ -256,7 +256,9 @@ class Engine:
 
     def _jobs(self, prompt: Any, sampling: Any, constraint: Any) -> tuple[list[list["_Job"]], bool]:
         """For each prompt one job for each of its samples, all checked; and whether a single prompt was given."""
-        single = isinstance(prompt, str) or all(not isinstance(part, (str, Items)) for part in prompt)
+        if not isinstance(prompt, Items):
+            raise RequestError("prompt", prompt, "must be text, token ids, or a list of either")
+        single = isinstance(prompt, str) or not prompt or any(hasattr(part, "__index__") for part in prompt)
         prompts = [prompt] if single else list(prompt)
         samplings = _one_each("sampling", sampling if sampling is not None else SamplingParams(), len(prompts))
         constraints = _one_each("constraint", constraint, len(prompts))
@@ -279,8 +281,12 @@ class Engine:
     def _launch(self, requests: list[Request]) -> list[RequestHandle]:
         """Hand over all requests at once, so that they are scheduled together."""
         sequences = [self._sequence(request) for request in requests]
-        scheduler = self._loop.scheduler
-        self._loop.call(lambda: [scheduler.add(sequence) for sequence in sequences] and None)
+
+        def add_all() -> None:
+            for sequence in sequences:
+                self._loop.scheduler.add(sequence)
+
+        self._loop.call(add_all)
         return [RequestHandle(self._loop, sequence) for sequence in sequences]
 
     def _sequence(self, request: Request) -> Sequence:

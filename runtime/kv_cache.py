@@ -47,7 +47,7 @@ class KVCache:
         return self._radix.match(self._root, sequence.tokens, sequence.match_limit).num_tokens
 
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Make room for the first `num_tokens` tokens, evicting what nobody uses. False: not enough; nothing changed."""
+        """Make room for the first `num_tokens` tokens, evicting what nobody uses. False: there is not enough."""
         needed = self.pages_for(num_tokens) - len(sequence.pages)
         if needed > self._pool.num_free:
             self._radix.evict(needed - self._pool.num_free)

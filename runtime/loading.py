@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from ..errors import RequestError
+from .checkpoint import checkpoint_hash
 from .default_model import default_model_folder
 from .engine_config import EngineConfig
 from .fingerprint import fingerprint
@@ -18,7 +19,7 @@ from .radix_cache import Namespace
 from .scheduler import Scheduler
 from .step_loop import StepLoop
 from .tokenizer import Tokenizer
-from .weights import checkpoint_hash, load_model
+from .weights import load_model
 
 __all__ = ["Loaded", "load_parts", "start_loop"]
 

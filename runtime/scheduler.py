@@ -1,7 +1,8 @@
 """Which tokens run in the next step (:meth:`Scheduler.schedule`), and what their results become (:meth:`commit`)."""
 
 from bisect import insort
-from collections.abc import Mapping, Sequence as Items
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
 
 from ..errors import DrawloomError
 from .kv_cache import KVCache

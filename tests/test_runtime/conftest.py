@@ -11,8 +11,36 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from drawloom import Engine
 
-VOCAB_SIZE = 320
+VOCAB_SIZE = 272
 EOS = "<eos>"
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "initializer_range": 0.15,
+    "max_position_embeddings": 2048,
+}
+LLAMA = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+DEEPSEEK = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "num_nextn_predict_layers": 0,
+}
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -35,24 +63,11 @@ def write_checkpoint(folder: Path, kind: str) -> None:
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(7)
-    shape = {"vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_hidden_layers": 3, "initializer_range": 0.15}
     model: Any
     if kind == "llama":
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                **shape, intermediate_size=96, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
-                max_position_embeddings=2048,
-            )
-        )  # fmt: skip
+        model = LlamaForCausalLM(LlamaConfig(**SHAPE | LLAMA))
     else:
-        model = DeepseekV3ForCausalLM(
-            DeepseekV3Config(
-                **shape, intermediate_size=96, moe_intermediate_size=32, num_attention_heads=4, num_key_value_heads=4,
-                q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
-                n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=1,
-                first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True, max_position_embeddings=2048,
-            )
-        )  # fmt: skip
+        model = DeepseekV3ForCausalLM(DeepseekV3Config(**SHAPE | DEEPSEEK))
     model.to(torch.float32).save_pretrained(folder)
     write_tokenizer(folder)
 
@@ -64,8 +79,9 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
     def get(kind: str) -> Path:
         if kind not in made:
-            made[kind] = tmp_path_factory.mktemp(kind)
-            write_checkpoint(made[kind], kind)
+            folder = tmp_path_factory.mktemp(kind)
+            write_checkpoint(folder, kind)
+            made[kind] = folder
         return made[kind]
 
     return get

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from drawloom import (
 
 MakeEngine = Callable[..., Engine]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+# The first 94 ids of the test vocabulary are the printable ASCII characters.
+PRINTABLE = replace(GREEDY, logit_bias=dict.fromkeys(range(94), 50.0))
 
 
 def collect(engine: Engine, prompt: Any, **options: Any) -> list[Delta]:
@@ -33,7 +36,7 @@ def collect(engine: Engine, prompt: Any, **options: Any) -> list[Delta]:
 
 def test_a_stream_adds_up_to_the_result(tiny_engine: MakeEngine) -> None:
     engine = tiny_engine()
-    sampling = SamplingParams(temperature=1.0, seed=3, max_tokens=40, stop=("q", "the"))
+    sampling = replace(PRINTABLE, temperature=1.0, seed=3, max_tokens=40, stop=("Qx", "~"))
     deltas = collect(engine, "hello", sampling=sampling)
     whole = engine.generate("hello", sampling)
     assert "".join(delta.text for delta in deltas) == whole.text
@@ -45,10 +48,10 @@ def test_a_stream_adds_up_to_the_result(tiny_engine: MakeEngine) -> None:
 
 def test_a_stop_string_is_cut_from_the_text_and_its_tokens_are_kept(tiny_engine: MakeEngine) -> None:
     engine = tiny_engine()
-    free = engine.generate("hello", GREEDY)
-    assert len(free.text) > 6
+    free = engine.generate("hello", PRINTABLE)
+    assert len(free.text) == 12
     stop = free.text[3:5]
-    cut = engine.generate("hello", SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, stop=stop))
+    cut = engine.generate("hello", replace(PRINTABLE, stop=stop))
     assert cut.text == free.text[: free.text.index(stop)]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
     assert cut.token_ids == free.token_ids[: len(cut.token_ids)]
@@ -61,9 +64,7 @@ def test_stop_ids_and_max_tokens(tiny_engine: MakeEngine) -> None:
     assert (free.finish_reason, free.stop_reason, len(free.token_ids)) == ("length", None, 12)
     target = free.token_ids[5]
     first = free.token_ids.index(target)
-    cut = engine.generate(
-        "hello", SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, stop_token_ids=(target,))
-    )
+    cut = engine.generate("hello", replace(GREEDY, stop_token_ids=(target,)))
     assert cut.token_ids == free.token_ids[: first + 1]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", target)
 
@@ -191,7 +192,10 @@ def test_a_json_result_is_valid(tiny_engine: MakeEngine) -> None:
 
     schema = {
         "type": "object",
-        "properties": {"ok": {"type": "boolean"}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}},
+        "properties": {
+            "ok": {"type": "boolean"},
+            "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+        },
         "required": ["ok", "tags"],
         "additionalProperties": False,
     }
