@@ -28,6 +28,12 @@ _REFUSED = """
     original_max_position_embeddings num_local_experts mtp_layer_types hash_layers compress_ratios
 """.split()
 
+# What describes experts, and so has nothing to say where there are none.
+_EXPERT_KEYS = """
+    moe_intermediate_size n_shared_experts first_k_dense_replace moe_layer_freq scoring_func topk_method n_group
+    topk_group num_experts_per_tok norm_topk_prob routed_scaling_factor
+""".split()
+
 
 def _deepseek(values: Mapping[str, Any], file: str, *, version: Literal[2, 3]) -> ModelConfig:
     v3 = version == 3
@@ -73,6 +79,7 @@ def _deepseek(values: Mapping[str, Any], file: str, *, version: Literal[2, 3]) -
 def _feed_forward(fields: ConfigFields, v3: bool) -> FeedForwardConfig:
     dense_width = fields.integer("intermediate_size", 18432 if v3 else 11008)
     if fields.is_null("n_routed_experts"):
+        fields.ignore(_EXPERT_KEYS)
         return FeedForwardConfig(dense_width)
     experts = fields.integer("n_routed_experts", 256 if v3 else 64)
     expert_width = fields.integer("moe_intermediate_size", 2048 if v3 else 1407)
@@ -131,6 +138,7 @@ def _llama(values: Mapping[str, Any], file: str) -> ModelConfig:
     hidden = fields.integer("hidden_size", 4096)
     heads = fields.integer("num_attention_heads", 32)
     groups = fields.integer("num_key_value_heads", heads)
+    fields.require("rope_interleaved", (False,), "is not supported: a Llama's rotary pairs lie half a head apart")
     if heads % groups:
         raise fields.error("num_key_value_heads", f"must divide num_attention_heads {heads}")
     if not fields.has("head_dim") and hidden % heads:

@@ -81,7 +81,7 @@ class LatentAttention:
         return query[:, :nope_width], torch.cat((query[:, nope_width:], key_rope), 1), latent
 
     def _absorbed(self, nope: Tensor, query_rope: Tensor) -> Tensor:
-        """[rows, heads, latent + rope]: each head's query without rotation taken to the latent, then its rotary."""
+        """[rows, heads, latent + rope]: each head's query taken to the latent, then its rotary part."""
         if self.nope_dim == 0:
             return F.pad(query_rope, (self.latent_dim, 0))
         by_head = nope.reshape(-1, self.num_heads, self.nope_dim).transpose(0, 1).contiguous().unbind(0)
