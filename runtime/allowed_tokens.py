@@ -17,6 +17,7 @@ class SamplingRow:
     """What one row of logits is sampled with. `position`: index in the sequence, prompt included, of the new token.
 
     `output_ids` are the ids before that position which follow the prompt, drafts under verification included.
+    `constrained`: a grammar decides where the text ends, whether or not its bitmask bars anything here.
     """
 
     params: SamplingParams
@@ -25,6 +26,7 @@ class SamplingRow:
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
     eos_ids: frozenset[int] = frozenset()
+    constrained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def allowed_tokens(logits: NDArray[np.float32], row: SamplingRow, mask: MaskedId
         barred = changed.copy() if changed is logits else changed
         barred[mask.ids] = -np.inf
         tokens = AllowedTokens(barred)
-    return _without_endings(tokens, row, constrained=mask is not None)
+    return _without_endings(tokens, row, constrained=row.constrained or mask is not None)
 
 
 def _adjusted(logits: NDArray[np.float32], row: SamplingRow) -> NDArray[np.float32]:

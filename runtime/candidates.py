@@ -21,7 +21,7 @@ def largest(values: _Row, count: int) -> _Indices:
     """Indices of the `count` largest of `values` (no NaN), the largest first; of all if there are fewer."""
     if count >= len(values):
         return descending(values, np.arange(len(values)))
-    return descending(values, np.flatnonzero(values >= _lower_bound(values, count)))[:count]
+    return descending(values, _where(values >= _lower_bound(values, count)))[:count]
 
 
 def descending(values: _Row, indices: _Indices) -> _Indices:
@@ -35,11 +35,11 @@ def descending(values: _Row, indices: _Indices) -> _Indices:
 
 
 def kept_by_cuts(scaled: _Row, best: int, params: SamplingParams) -> _Indices | None:
-    """Which indices of `scaled` (logits / temperature, `best` the index of the largest) pass top_k, top_p and min_p.
+    """Which indices of `scaled` pass top_k, top_p and min_p, ascending; None if no cut is asked for.
 
-    None: no cut is asked for. The weight of an index is exp(scaled - largest) in fp32. top_p keeps the shortest
-    beginning of the descending order whose weights, summed one by one in float64, reach `top_p` times the sum over what
-    top_k left; min_p keeps weights of at least `min_p`.
+    scaled: logits / temperature; `best` is the index of the largest. The weight of an index is exp(scaled - largest) in
+    fp32. top_p keeps the shortest beginning of the descending order whose weights, summed one by one in float64, reach
+    `top_p` times the sum over what top_k left; min_p keeps weights of at least `min_p`.
     """
     if 0 < params.top_k < len(scaled):
         kept = largest(scaled, params.top_k)
@@ -49,18 +49,22 @@ def kept_by_cuts(scaled: _Row, best: int, params: SamplingParams) -> _Indices | 
     elif params.top_p < 1.0:
         kept = _nucleus(scaled, best, params.top_p)
     elif params.min_p > 0.0:
-        return np.flatnonzero(_weights(scaled, scaled[best]) >= np.float32(params.min_p))
+        return _where(_weights(scaled, scaled[best]) >= np.float32(params.min_p))
     else:
         return None
     if params.min_p > 0.0:
         kept = kept[_weights(scaled[kept], scaled[best]) >= np.float32(params.min_p)]
-    return kept
+    return np.sort(kept)
 
 
 def exponential(values: _Row) -> _Row:
     """exp in fp32. An entry's bits don't depend on where it stands."""
     result: _Row = torch.from_numpy(values).exp().numpy()
     return result
+
+
+def _where(condition: NDArray[np.bool_]) -> _Indices:
+    return condition.nonzero()[0]
 
 
 def _weights(scaled: _Row, top: np.float32) -> _Row:
@@ -70,16 +74,17 @@ def _weights(scaled: _Row, top: np.float32) -> _Row:
 def _nucleus(scaled: _Row, best: int, top_p: float) -> _Indices:
     weights = _weights(scaled, scaled[best])
     total = float(weights.sum(dtype=np.float64))
-    # No more than `most` entries have a weight of total / most. Sort those alone, and more only if they don't suffice.
-    for most in (1024, 16384):
-        if most < len(scaled):
-            least = scaled[best] + np.float32(min(0.0, math.log(total / most)))
-            order = descending(scaled, np.flatnonzero(scaled >= least))
+    target = top_p * total
+    # Sort the heaviest alone: at most 1024 have a share of 1 / 1024. Only if they don't suffice, sort more.
+    for share in (1 / 1024, 1 / 16384, (1 - top_p) / len(scaled)):
+        heavy = _where(scaled >= scaled[best] + np.float32(min(0.0, math.log(share * total))))
+        if weights[heavy].sum(dtype=np.float64) >= target * (1 - 1e-9):
+            order = descending(scaled, heavy)
             running = np.cumsum(weights[order], dtype=np.float64)
-            if running[-1] >= top_p * total:
-                return order[: _reached(running, top_p * total)]
+            if running[-1] >= target:
+                return order[: _reached(running, target)]
     order = descending(scaled, np.arange(len(scaled)))
-    return order[: _reached(np.cumsum(weights[order], dtype=np.float64), top_p * total)]
+    return order[: _reached(np.cumsum(weights[order], dtype=np.float64), target)]
 
 
 def _reached(running: NDArray[np.float64], target: float) -> int:

@@ -8,9 +8,9 @@ __all__ = ["Detokenizer", "TokenBytes"]
 
 
 class TokenBytes(Protocol):
-    """The part of a vocabulary that is needed: the bytes of a token. None or empty: a special token, without text."""
+    """The part of a vocabulary that is needed: the bytes of a token, none for a special token."""
 
-    def token_bytes(self, token_id: int, /) -> bytes | None: ...
+    def token_bytes(self, token_id: int) -> bytes: ...
 
 
 class Detokenizer:
@@ -26,7 +26,7 @@ class Detokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that `ids` complete."""
-        return self._decoder.decode(b"".join(self._vocabulary.token_bytes(token_id) or b"" for token_id in ids))
+        return self._decoder.decode(b"".join(self._vocabulary.token_bytes(token_id) for token_id in ids))
 
     def finish(self) -> str:
         """What an unfinished character at the end comes to: U+FFFD, or nothing if there is none."""

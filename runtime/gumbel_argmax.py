@@ -22,7 +22,7 @@ _Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One row of a common draw: the fp32 `scaled` logits of its candidates and their `ids`, in the same order."""
+    """One row of a common draw: the `ids` of its candidates, ascending, and their `scaled` logits, fp32."""
 
     seed: int
     position: int
@@ -33,14 +33,14 @@ class Draw:
 def contenders(scaled: _Row, best: int, limit: int) -> _Indices | None:
     """Indices of `scaled` that can win against the largest, `best`; None if they are more than `limit`."""
     near = scaled >= scaled[best] - _reach(scaled[best])
-    return np.flatnonzero(near) if np.count_nonzero(near) <= limit else None
+    return near.nonzero()[0] if np.count_nonzero(near) <= limit else None
 
 
 def draw_together(draws: Sequence[Draw]) -> list[int]:
     """For each draw the index of its winning candidate. One call computes the noise of all that have several."""
     several = [draw for draw in draws if len(draw.ids) > 1]
     noise = iter(_noise(several) if several else ())
-    return [_winner(draw, next(noise)) if len(draw.ids) > 1 else 0 for draw in draws]
+    return [int((draw.scaled + next(noise)).argmax()) if len(draw.ids) > 1 else 0 for draw in draws]
 
 
 def draw_from_many(scaled: _Row, best: int, ids: _Indices | None, size: int, seed: int, position: int) -> int:
@@ -51,19 +51,22 @@ def draw_from_many(scaled: _Row, best: int, ids: _Indices | None, size: int, see
     that a token reaches.
     """
     groups, best_id = _groups_of_four(scaled, ids, size), best if ids is None else int(ids[best])
-    near = groups >= scaled[best] - _reach(scaled[best])
-    blocks = np.flatnonzero(near.view(np.uint32))
-    groups = groups.take(blocks, axis=0)
-    words = _words_by_block(seed, position, blocks)
-    best_word = words[np.searchsorted(blocks, best_id // 4), best_id % 4]
-    reached = scaled[best] + gumbel_from_words(torch.tensor([best_word])).numpy()[0]
-    most = exponential(groups - (reached - _slack(reached)))
-    found = np.flatnonzero(words.astype(np.float32) * np.float32(2.0**-32) <= most)
-    noise = gumbel_from_words(torch.from_numpy(words.reshape(-1)[found])).numpy()
-    # `found` ascends with the ids: the first of equal sums has the smallest.
-    winner = int(found[np.argmax(groups.reshape(-1)[found] + noise)])
-    winner_id = int(blocks[winner // 4]) * 4 + winner % 4
+    near = groups.reshape(-1) >= scaled[best] - _reach(scaled[best])
+    blocks = (near.view(np.uint32) != 0).nonzero()[0]  # one number is the four flags of a group
+    contending = np.ascontiguousarray(groups.take(blocks, axis=0).T)
+    words = philox_blocks(torch.tensor([seed]), torch.tensor([position]), torch.from_numpy(blocks)).numpy()
+    reached = scaled[best] + _noise_of(words[best_id % 4, [np.searchsorted(blocks, best_id // 4)]])[0]
+    most = exponential(contending - (reached - _slack(reached)))
+    small = words.astype(np.float32) * np.float32(2.0**-32) <= most
+    lane, column = np.divmod(small.reshape(-1).nonzero()[0], len(blocks))
+    sums = contending[lane, column] + _noise_of(words[lane, column])
+    winner_id = int((blocks[column] * 4 + lane)[sums == sums.max()].min())
     return winner_id if ids is None else int(np.searchsorted(ids, winner_id))
+
+
+def _noise_of(words: NDArray[np.uint32]) -> _Row:
+    noise: _Row = gumbel_from_words(torch.from_numpy(words)).numpy()
+    return noise
 
 
 def _noise(draws: Sequence[Draw]) -> list[_Row]:
@@ -77,12 +80,6 @@ def _noise(draws: Sequence[Draw]) -> list[_Row]:
     return [part.numpy() for part in noise.split(lengths.tolist())]
 
 
-def _winner(draw: Draw, noise: _Row) -> int:
-    sums = draw.scaled + noise
-    tied = np.flatnonzero(sums == sums.max())
-    return int(tied[np.argmin(draw.ids[tied])])
-
-
 def _groups_of_four(scaled: _Row, ids: _Indices | None, size: int) -> _Row:
     """The row by token id as [size / 4, 4]: the ids of a group share one block of noise words. Gaps are -inf."""
     if ids is None and size % 4 == 0:
@@ -90,11 +87,6 @@ def _groups_of_four(scaled: _Row, ids: _Indices | None, size: int) -> _Row:
     groups = np.full((-(-size // 4), 4), -np.inf, np.float32)
     groups.reshape(-1)[slice(size) if ids is None else ids] = scaled
     return groups
-
-
-def _words_by_block(seed: int, position: int, blocks: _Indices) -> NDArray[np.int64]:
-    words = philox_blocks(torch.tensor([seed]), torch.tensor([position]), torch.from_numpy(blocks))
-    return np.ascontiguousarray(words.numpy().T)
 
 
 def _reach(top: np.float32) -> np.float32:

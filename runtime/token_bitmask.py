@@ -19,8 +19,8 @@ class MaskedIds:
 def read_bitmask(bitmask: NDArray[np.int32], size: int) -> list[MaskedIds | None]:
     """The rows of `bitmask` [rows, ceil(size / 32)]; bit i % 32 of word i // 32 is set where id i is allowed.
 
-    None stands for a row that allows every id. Only words with both kinds of bits, or with the rarer kind, are
-    unpacked, so a row that allows few or nearly all ids costs next to nothing.
+    None stands for a row that allows every id. Only words with bits of the rarer kind are unpacked, so a row that
+    allows few or nearly all ids costs next to nothing.
     """
     num_rows, num_words = bitmask.shape
     assert num_words == -(-size // 32)
@@ -31,20 +31,22 @@ def read_bitmask(bitmask: NDArray[np.int32], size: int) -> list[MaskedIds | None
     num_allowed = np.bitwise_count(words).sum(axis=1)
     mostly_allowed = num_allowed * 2 > size
     words[mostly_allowed] ^= real
-    rows, ids = _set_bits(words)
-    ends = np.searchsorted(rows, np.arange(num_rows + 1))
     return [
-        None if num_allowed[row] == size else MaskedIds(ids[ends[row] : ends[row + 1]], not mostly_allowed[row])
+        None if num_allowed[row] == size else MaskedIds(_set_bits(words[row]), not mostly_allowed[row])
         for row in range(num_rows)
     ]
 
 
-def _set_bits(words: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row and bit number of each set bit of `words` [rows, words], row by row, ascending."""
-    num_words = words.shape[1]
-    filled = np.flatnonzero(words)
-    bits = np.unpackbits(words.reshape(-1)[filled].view(np.uint8), bitorder="little")
-    found = np.flatnonzero(bits)
-    word = filled[found >> 5]
-    row = word // num_words
-    return row, (word - row * num_words) * 32 + (found & 31)
+def _set_bits(words: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """The numbers of the set bits of `words`, ascending."""
+    filled: NDArray[np.int64] = words.nonzero()[0]
+    if len(filled) * 2 > len(words):
+        return _set_in_order(words)
+    found = _set_in_order(words[filled])
+    first: NDArray[np.int64] = filled[found >> 5] * 32
+    return first + (found & 31)
+
+
+def _set_in_order(words: NDArray[np.uint32]) -> NDArray[np.int64]:
+    bits: NDArray[np.bool_] = np.unpackbits(words.view(np.uint8), bitorder="little").view(np.bool_)
+    return bits.nonzero()[0]

@@ -21,14 +21,14 @@ from torch import Tensor
 
 __all__ = ["GUMBEL_MAX", "GUMBEL_MIN", "gumbel", "gumbel_from_words", "philox_blocks", "philox_words"]
 
-_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
-_KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
+_FIRST_MULTIPLIER, _THIRD_MULTIPLIER = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_LOW_KEY_STEP, _HIGH_KEY_STEP = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _CHUNK = 16384  # columns at a time, so that the state stays in a core's own cache
 
-_Words = NDArray[np.uint64]
+_Numbers = NDArray[np.uint64]
 
 
 def gumbel(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:
@@ -37,58 +37,61 @@ def gumbel(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:
 
 
 def philox_words(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:
-    """The word of each token, int64 [N], 0 <= word < 2**32. Arguments as in :func:`gumbel`."""
-    blocks = philox_blocks(seeds, positions, token_ids >> 2)
-    return blocks.gather(0, (token_ids & 3)[None])[0]
+    """The word of each token, uint32 [N]. Arguments as in :func:`gumbel`."""
+    blocks = philox_blocks(seeds, positions, token_ids >> 2).numpy()
+    return torch.from_numpy(blocks[(token_ids & 3).numpy(), np.arange(len(token_ids))])
 
 
 def philox_blocks(seeds: Tensor, positions: Tensor, blocks: Tensor) -> Tensor:
-    """The words of token ids 4b to 4b + 3 for each b of `blocks` [N], int64 [4, N]. Arguments as in :func:`gumbel`."""
+    """The words of token ids 4b to 4b + 3 for each b of `blocks` [N], uint32 [4, N]. Arguments as in :func:`gumbel`."""
     key, place, index = (_unsigned(part) for part in (seeds, positions, blocks))
-    words = np.empty((4, len(index)), dtype=np.uint64)
+    words = np.empty((4, len(index)), dtype=np.uint32)
     for start in range(0, len(index), _CHUNK):
         part = slice(start, start + _CHUNK)
         _fill_blocks(_columns(key, part), _columns(place, part), index[part], words[:, part])
-    return torch.from_numpy(words.view(np.int64))
+    return torch.from_numpy(words)
 
 
 def gumbel_from_words(words: Tensor) -> Tensor:
-    """g of each of `words` (int64, any shape), fp32."""
+    """g of each of `words` (uint32, any shape), fp32."""
     uniform = (words.numpy() + 0.5) * 2.0**-32
     return torch.from_numpy(-np.log(-np.log1p(-uniform))).to(torch.float32)
 
 
-def _fill_blocks(key: _Words, place: _Words, index: _Words, out: _Words) -> None:
+def _fill_blocks(key: _Numbers, place: _Numbers, index: _Numbers, out: NDArray[np.uint32]) -> None:
     """Write the words of blocks `index` to `out` [4, N]."""
-    round_key = np.stack([key & _LOW, key >> _HALF])
-    even = np.empty((2, len(index)), dtype=np.uint64)
-    odd = np.empty_like(even)
-    product = np.empty_like(even)
-    even[0], even[1] = index, place >> _HALF  # counter words 0 and 2; `odd` holds 1 and 3
-    odd[0], odd[1] = place & _LOW, 0
+    low_key, high_key = key & _LOW, key >> _HALF
+    state = np.empty((6, len(index)), dtype=np.uint64)
+    state[0], state[1], state[2], state[3] = index, place & _LOW, place >> _HALF, 0
+    first, second, third, fourth, spare, other = state
     for _ in range(_ROUNDS):
-        # The upper halves of odd and round_key gather carries; the mask below cuts them off.
-        np.multiply(even, _MULTIPLIERS, out=product)
-        np.right_shift(product, _HALF, out=even)
-        odd ^= round_key
-        round_key += _KEY_STEPS
-        odd ^= even[::-1]
-        odd &= _LOW
-        even, odd, product = odd, product[::-1], even
-    out[0], out[2] = even
-    np.bitwise_and(odd, _LOW, out=out[1::2])
+        # The upper halves of second, fourth and the keys gather carries; what is multiplied has been cut to 32 bits.
+        first *= _FIRST_MULTIPLIER
+        third *= _THIRD_MULTIPLIER
+        second ^= low_key
+        fourth ^= high_key
+        np.right_shift(third, _HALF, out=spare)
+        np.right_shift(first, _HALF, out=other)
+        spare ^= second
+        other ^= fourth
+        spare &= _LOW
+        other &= _LOW
+        first, second, third, fourth, spare, other = spare, third, other, first, second, fourth
+        low_key += _LOW_KEY_STEP
+        high_key += _HIGH_KEY_STEP
+    out[0], out[1], out[2], out[3] = first, second, third, fourth  # this cuts to 32 bits as well
 
 
-def _unsigned(values: Tensor) -> _Words:
+def _unsigned(values: Tensor) -> _Numbers:
     return values.numpy().view(np.uint64)
 
 
-def _columns(values: _Words, part: slice) -> _Words:
+def _columns(values: _Numbers, part: slice) -> _Numbers:
     return values if len(values) == 1 else values[part]
 
 
 def _bound(word: int) -> float:
-    return gumbel_from_words(torch.tensor([word])).item()
+    return gumbel_from_words(torch.tensor([word], dtype=torch.uint32)).item()
 
 
 GUMBEL_MAX = _bound(0)

@@ -58,9 +58,8 @@ def test_known_answer_of_zero_key_and_counter() -> None:
 
 
 def test_golden_values_one_by_one_and_together() -> None:
-    arguments = tensors(*([row[column] for row in GOLDEN] for column in range(3)))
-    expected_words = [row[3] for row in GOLDEN]
-    expected_bits = [row[4] for row in GOLDEN]
+    seeds, positions, token_ids, expected_words, expected_bits = (list(column) for column in zip(*GOLDEN, strict=True))
+    arguments = [torch.tensor(column) for column in (seeds, positions, token_ids)]
     assert philox_words(*arguments).tolist() == expected_words
     assert bits(gumbel(*arguments)) == expected_bits
     for seed, position, token_id, word, g_bits in GOLDEN:
@@ -84,7 +83,7 @@ def test_a_word_does_not_depend_on_what_is_computed_with_it(count: int) -> None:
     seed, position = tensors([2**40 + 9], [77])
     blocks = torch.arange(count)
     words = philox_blocks(seed, position, blocks)
-    assert words.shape == (4, count) and words.dtype == torch.int64
+    assert words.shape == (4, count) and words.dtype == torch.uint32
     assert torch.equal(words, philox_blocks(seed.expand(count), position.expand(count), blocks))
     for block in {0, count // 2, count - 1}:
         assert torch.equal(words[:, block], philox_blocks(seed, position, torch.tensor([block]))[:, 0])
@@ -105,7 +104,7 @@ def test_noise_does_not_depend_on_length_or_order() -> None:
 def test_noise_is_the_stated_function_of_the_word() -> None:
     words = [0, 1, 2, 1000, 2**31, 2**32 - 2, 2**32 - 1, *np.random.default_rng(3).integers(0, 2**32, 500).tolist()]
     expected = [np.float32(-math.log(-math.log1p(-(word + 0.5) / 2**32))) for word in words]
-    found = gumbel_from_words(torch.tensor(words)).numpy()
+    found = gumbel_from_words(torch.tensor(words, dtype=torch.uint32)).numpy()
     # Two libraries' float64 logarithms may differ in the last bit, which the rounding to float32 hides but in ties.
     assert np.count_nonzero(found != np.array(expected)) <= 1
     np.testing.assert_allclose(found, expected, rtol=1e-7)
@@ -113,14 +112,14 @@ def test_noise_is_the_stated_function_of_the_word() -> None:
 
 def test_bounds_and_no_noise_for_nothing() -> None:
     assert 22.87 < GUMBEL_MAX < 22.88 and -3.14 < GUMBEL_MIN < -3.12
-    every = gumbel_from_words(torch.linspace(0, 2**32 - 1, 100_001, dtype=torch.float64).to(torch.int64))
+    every = gumbel_from_words(torch.linspace(0, 2**32 - 1, 100_001, dtype=torch.float64).to(torch.uint32))
     assert bool((every.diff() <= 0).all()), "the largest noise belongs to the smallest word"
     assert every[0] == GUMBEL_MAX and every[-1] == GUMBEL_MIN
     assert gumbel(*tensors([], [], [])).shape == (0,)
 
 
 def test_the_noise_has_the_moments_of_a_gumbel_distribution() -> None:
-    noise = gumbel(*tensors([5], [0]), torch.arange(400_000)).double()
+    noise = gumbel(torch.tensor([5]), torch.tensor([0]), torch.arange(400_000)).double()
     assert abs(noise.mean().item() - 0.5772) < 0.01
     assert abs(noise.var().item() - math.pi**2 / 6) < 0.02
 

@@ -1,22 +1,24 @@
 """Text comes out character by character, the same however the ids are cut."""
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drawloom.runtime.detokenizer import Detokenizer
 
+SEEDED = settings(derandomize=True, deadline=None)
+
 
 class Bytes:
-    """Ids 0 to 255 are the bytes, 256 on are these tokens; the last two have no text."""
+    """Ids 0 to 255 are the bytes, 256 on are these tokens; the last is special, without text."""
 
-    longer = ["é".encode(), "😀".encode()[:2], "😀".encode()[2:], b"hello", None, b""]
+    longer = ["é".encode(), "😀".encode()[:2], "😀".encode()[2:], b"hello", b""]
 
-    def token_bytes(self, token_id: int) -> bytes | None:
+    def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else self.longer[token_id - 256]
 
 
 VOCABULARY = Bytes()
-SPECIAL = (260, 261)
+SPECIAL = 260
 INTERESTING = [
     0x20,
     0x41,
@@ -37,7 +39,7 @@ INTERESTING = [
     0xF4,
     0xFF,
 ]
-IDS = st.lists(st.one_of(st.sampled_from(INTERESTING), st.integers(0, 261)), max_size=24)
+IDS = st.lists(st.one_of(st.sampled_from(INTERESTING), st.integers(0, 260)), max_size=24)
 
 
 def text_of(ids: list[int], cuts: list[int]) -> str:
@@ -47,15 +49,17 @@ def text_of(ids: list[int], cuts: list[int]) -> str:
     return "".join(pieces) + detokenizer.finish()
 
 
+@SEEDED
 @given(IDS, st.lists(st.integers(0, 99), max_size=8))
 @example([0xF0, 0x9F, 0x41, 0xE2, 0x82], [1, 2, 3, 4])
 @example([0xED, 0xA0, 0x80, 0xF4, 0x90, 0x80, 0x80], [1, 2, 3, 4, 5, 6])
 def test_any_cut_gives_the_text_of_the_whole(ids: list[int], cuts: list[int]) -> None:
-    whole = b"".join(VOCABULARY.token_bytes(token_id) or b"" for token_id in ids)
+    whole = b"".join(VOCABULARY.token_bytes(token_id) for token_id in ids)
     assert text_of(ids, cuts) == whole.decode("utf-8", errors="replace")
     assert text_of(ids, list(range(len(ids)))) == whole.decode("utf-8", errors="replace")
 
 
+@SEEDED
 @given(st.text(max_size=12))
 def test_valid_text_never_shows_a_part_of_a_character(text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
@@ -68,7 +72,7 @@ def test_valid_text_never_shows_a_part_of_a_character(text: str) -> None:
 def test_a_character_waits_for_its_last_token_also_across_a_special_one() -> None:
     detokenizer = Detokenizer(VOCABULARY)
     assert detokenizer.push([259, 257]) == "hello"
-    assert detokenizer.push(SPECIAL) == ""
+    assert detokenizer.push([SPECIAL]) == ""
     assert detokenizer.push([258, 256]) == "😀é"
     assert detokenizer.finish() == ""
 

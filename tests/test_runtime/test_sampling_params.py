@@ -124,7 +124,7 @@ def test_stops_become_a_tuple_without_repetitions() -> None:
     assert SamplingParams(stop="\n").stop == ("\n",)
     assert SamplingParams(stop=["b", "a", "b"]).stop == ("b", "a")  # type: ignore[arg-type]
     assert SamplingParams(stop=(one for one in "xy")).stop == ("x", "y")  # type: ignore[arg-type]
-    assert SamplingParams(stop_token_ids=[5, np.int32(2), 5]).stop_token_ids == (5, 2)  # type: ignore[arg-type, list-item]
+    assert SamplingParams(stop_token_ids=[5, np.int32(2), 5]).stop_token_ids == (5, 2)  # type: ignore[arg-type]
 
 
 def test_params_are_frozen_hashable_and_replaceable() -> None:

@@ -3,11 +3,12 @@
 import hashlib
 from itertools import product
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawloom.runtime.seeds import SEED_LIMIT, derive_seed, draw_seed, sample_seed
 
+SEEDED = settings(derandomize=True, deadline=None)
 PATHS = st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(max_size=8)), max_size=4).map(tuple)
 
 
@@ -39,6 +40,7 @@ def test_paths_that_look_alike_are_told_apart() -> None:
     assert len(seeds) == 2 * len(paths)
 
 
+@SEEDED
 @given(st.integers(0, SEED_LIMIT - 1), PATHS, PATHS)
 def test_derived_seeds_are_in_range_and_distinct(
     seed: int, one: tuple[str | int, ...], other: tuple[str | int, ...]

@@ -3,11 +3,12 @@
 import random
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drawloom.runtime.stop_strings import StopStrings
 
+SEEDED = settings(derandomize=True, deadline=None)
 STOPS = st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=4)
 TEXT = st.text("ab\n", max_size=16)
 CUTS = st.lists(st.integers(0, 99), max_size=6)
@@ -35,6 +36,7 @@ def streamed(pieces: list[str], stops: list[str]) -> tuple[list[str], str | None
     return [*out, matcher.finish()], None
 
 
+@SEEDED
 @given(TEXT, STOPS, CUTS)
 @example("aab", ["ab", "aab"], [])
 @example("aabab", ["abab", "ba"], [1, 2, 3, 4])
@@ -48,6 +50,7 @@ def test_any_cut_gives_the_text_before_the_first_stop(text: str, stops: list[str
         assert ("".join(out), hit) == expected
 
 
+@SEEDED
 @given(TEXT, STOPS)
 def test_no_more_is_held_back_than_must_be(text: str, stops: list[str]) -> None:
     matcher = StopStrings(stops)
