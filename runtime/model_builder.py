@@ -63,6 +63,7 @@ def _latent_attention(config: ModelConfig, source: WeightSource, prefix: str) ->
         shape.q_lora_rank,
     )
     cached = source.tensor(prefix + "kv_a_proj_with_mqa.weight", latent + shape.rope_dim, hidden)
+    first: tuple[Tensor, ...]
     if rank is None:
         first = _query_rows(config, source, prefix + "q_proj.weight", hidden)
     else:

@@ -129,7 +129,8 @@ def reference_logprobs() -> Callable[..., Tensor]:
         mask = torch.zeros(size, size).masked_fill(hidden, torch.finfo(torch.float32).min)[None, None]
         where = torch.tensor([positions or list(range(size))])
         with torch.no_grad():
-            return model(torch.tensor([ids]), attention_mask=mask, position_ids=where).logits[0].log_softmax(-1)
+            logits: Tensor = model(torch.tensor([ids]), attention_mask=mask, position_ids=where).logits
+        return logits[0].log_softmax(-1)
 
     return compute
 

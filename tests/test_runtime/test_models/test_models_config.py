@@ -111,7 +111,7 @@ def test_what_is_left_out_has_the_architecture_s_default() -> None:
     from transformers import DeepseekV2Config, DeepseekV3Config
 
     for name, cls in (("deepseek_v2", DeepseekV2Config), ("deepseek_v3", DeepseekV3Config)):
-        given = {"num_experts_per_tok": 6} if name == "deepseek_v2" else {}
+        given: dict[str, Any] = {"num_experts_per_tok": 6} if name == "deepseek_v2" else {}
         bare = ModelConfig.from_dict({"model_type": name, **given})
         full = ModelConfig.from_dict(cls(**given).to_dict())
         assert {**vars(bare), "mtp_announced": True} == {**vars(full), "mtp_announced": True}

@@ -89,7 +89,7 @@ def test_fp8_blocks_load_as_their_dequantised_values(
     refuse(folder, "missing", scale_name, ([2, 2], None))
 
 
-def refuse(folder: Path, message: str, tensor: str, shapes: tuple[Any, Any], file: str = SINGLE) -> None:
+def refuse(folder: Path, message: str, tensor: str, shapes: tuple[Any, Any] | None, file: str = SINGLE) -> None:
     with pytest.raises(ModelError, match=message) as caught:
         load(folder)
     assert caught.value.tensor == tensor and caught.value.file == str(folder / file)
