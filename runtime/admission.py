@@ -8,7 +8,7 @@ from ..errors import DrawloomError, PromptTooLong, RequestError
 from ..grammar import Constraint, GrammarCompiler
 from .request import Delta, Request
 from .sampling_params import SamplingParams, check_against_vocabulary
-from .seeds import derive_seed, draw_seed
+from .seeds import draw_seed, sample_seed
 from .tokenizer import Tokenizer
 
 __all__ = ["Admission", "Prompt"]
@@ -26,7 +26,7 @@ class Admission:
         self._compiler: GrammarCompiler | None = None
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """Token ids of a prompt. Text is plain text: no part of it becomes a special token, but BOS is put before it."""
+        """Token ids of a prompt. Text is plain: no part of it becomes a special token, but BOS is put before it."""
         if isinstance(prompt, str):
             bos = self._tokenizer.bos_id if self._tokenizer.add_bos else None
             ids = ([] if bos is None else [bos]) + self._tokenizer.encode(prompt)
@@ -55,9 +55,7 @@ class Admission:
         grammar = self._grammar_compiler().compile(constraint) if constraint is not None else None
         seed = draw_seed() if sampling.seed is None else sampling.seed
         return [
-            Request(
-                prompt_ids, sampling, seed if not sample else derive_seed(seed, ("sample", sample)), on_delta, grammar
-            )
+            Request(prompt_ids, sampling, sample_seed(seed, sample), on_delta, grammar)
             for sample, on_delta in zip(range(sampling.n), on_deltas, strict=True)
         ]
 

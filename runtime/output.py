@@ -19,7 +19,8 @@ def add_token(sequence: Sequence, sampled: Sampled) -> DrawloomError | None:
     except DrawloomError as error:
         return error
     sequence.tokens.append(token_id)
-    sequence.logprobs.append(sampled.logprob)
+    if sequence.request.sampling.logprobs:
+        sequence.logprobs.append(sampled.logprob)
     if sampled.top_logprobs is not None:
         sequence.top_logprobs.append(sampled.top_logprobs)
     sequence.pending_ids.append(token_id)

@@ -20,9 +20,10 @@ class Result:
 
     text: without the stop string or EOS. token_ids: every committed id, EOS included, up to and including the token
     that completes a stop string. logprobs: one per id, fp32 log-softmax after bias, penalties and bitmask, at
-    temperature 1, before top-k, top-p and min-p. prompt_logprobs: the model's own, first entry None; None where they
-    were not asked for. stop_reason: the stop string or id that ended the text. cached_tokens: prompt tokens read from
-    the cache when the request first ran. fingerprint: what the bits of this result depend on besides the request.
+    temperature 1, before top-k, top-p and min-p; empty if `logprobs` was False. prompt_logprobs: the model's own, first
+    entry None; None where they were not asked for. stop_reason: the stop string or id that ended the text. seed: what
+    replays this result. cached_tokens: prompt tokens read from the cache when the request first ran. fingerprint: what
+    the bits of this result depend on besides the request.
     """
 
     text: str

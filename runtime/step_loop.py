@@ -123,4 +123,5 @@ def _sampling_row(sequence: Sequence) -> SamplingRow:
         prompt_ids=request.prompt_ids,
         output_ids=sequence.output_ids,
         eos_ids=sequence.eos_ids,
+        constrained=sequence.matcher is not None,
     )

@@ -148,7 +148,7 @@ def _merge(partial: Tensor, log_sums: Tensor) -> Tensor:
 def _collect_blocks(
     page_tables: Sequence[Sequence[int]], seq_lens: Sequence[int], query_lens: Sequence[int], pages_per_block: int
 ) -> dict[tuple[tuple[int, ...], int], list[tuple[int, int]]]:
-    """(pages, block index) -> [(query row, visible keys)]. Sequences with the same pages at the same place share one."""
+    """(pages, block index) -> [(query row, visible keys)]. Sequences that hold the same pages share the block."""
     blocks: dict[tuple[tuple[int, ...], int], list[tuple[int, int]]] = {}
     first_row = 0
     for pages, seq_len, query_len in zip(page_tables, seq_lens, query_lens, strict=True):
