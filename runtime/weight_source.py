@@ -1,6 +1,8 @@
 """Where a model's builder takes its weights from: first a plan that only records, then the files."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import torch
@@ -13,6 +15,7 @@ from .checkpoint import Checkpoint
 __all__ = ["SCALE_SUFFIX", "FileSource", "PlannedSource", "WeightSource", "scale_shape"]
 
 SCALE_SUFFIX = "_scale_inv"
+_READ_AHEAD = 4  # tensors
 
 
 class WeightSource(Protocol):
@@ -60,15 +63,16 @@ class PlannedSource:
 
 
 class FileSource:
-    """Reads, dequantises and converts. `on_read` is told the bytes read."""
+    """Reads, dequantises and converts the tensors that `plan` recorded, in its order. `on_read` is told the bytes."""
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: torch.dtype, *, invariant: bool, on_read: Callable[[int], object]
+        self, checkpoint: Checkpoint, plan: PlannedSource, *, invariant: bool, on_read: Callable[[int], object]
     ) -> None:
-        self.dtype = dtype
+        self.dtype = plan.dtype
         self._checkpoint = checkpoint
         self._invariant = invariant
         self._on_read = on_read
+        self._stored = _read_ahead(checkpoint, _stored_names(checkpoint, plan.shapes))
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         stored = self._read(name)
@@ -92,9 +96,30 @@ class FileSource:
         return pack_weight(torch.cat(rows) if len(rows) > 1 else rows[0], invariant=self._invariant)
 
     def _read(self, name: str) -> Tensor:
-        stored = self._checkpoint.read(name)
+        found, stored = next(self._stored)
+        assert found == name, "the builder asks in the order of its plan"
         self._on_read(stored.nbytes)
         return stored
+
+
+def _stored_names(checkpoint: Checkpoint, planned: Iterable[str]) -> Iterator[str]:
+    for name in planned:
+        yield name
+        if checkpoint.tensors[name].dtype == torch.float8_e4m3fn:
+            yield name + SCALE_SUFFIX
+
+
+def _read_ahead(checkpoint: Checkpoint, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+    """The disk and the packing of weights at work at the same time."""
+    pending: deque[tuple[str, Future[Tensor]]] = deque()
+    with ThreadPoolExecutor(1, "drawloom-read") as reader:
+        for name in names:
+            pending.append((name, reader.submit(checkpoint.read, name)))
+            if len(pending) > _READ_AHEAD:
+                first, future = pending.popleft()
+                yield first, future.result()
+        for name, future in pending:
+            yield name, future.result()
 
 
 def scale_shape(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:

@@ -32,6 +32,14 @@ class MemoryNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class _Plan:
+    config: ModelConfig
+    checkpoint: Checkpoint
+    source: PlannedSource
+    need: MemoryNeed
+
+
+@dataclass(frozen=True, slots=True)
 class _Problem:
     message: str
     tensor: str
@@ -48,25 +56,27 @@ def load_model(folder: Path, *, dtype: torch.dtype, invariant: bool = True, prog
     anything is allocated.
     """
     folder = Path(folder)
-    config, checkpoint, need = _plan(folder, dtype)
+    plan = _plan(folder, dtype)
+    need = plan.need
     if need.available is not None and need.peak > need.available:
         raise ModelError(
             f"loading needs {_size(need.peak)} of memory ({need.peak} bytes), {_size(need.available)} "
             f"({need.available} bytes) are available",
             file=str(folder),
         )
-    total = sum(stored.num_bytes for stored in checkpoint.tensors.values())
+    total = sum(stored.num_bytes for stored in plan.checkpoint.tensors.values())
     description = f"Loading {folder.name} ({_size(need.weights)} in memory)"
     with tqdm(total=total, desc=description, unit="B", unit_scale=True, disable=not progress) as bar:
-        return build_model(config, FileSource(checkpoint, dtype, invariant=invariant, on_read=bar.update))
+        source = FileSource(plan.checkpoint, plan.source, invariant=invariant, on_read=bar.update)
+        return build_model(plan.config, source)
 
 
 def memory_need(folder: Path, *, dtype: torch.dtype) -> MemoryNeed:
     """What loading `folder` in `dtype` will take, from its headers alone. Errors as :func:`load_model`."""
-    return _plan(Path(folder), dtype)[2]
+    return _plan(Path(folder), dtype).need
 
 
-def _plan(folder: Path, dtype: torch.dtype) -> tuple[ModelConfig, Checkpoint, MemoryNeed]:
+def _plan(folder: Path, dtype: torch.dtype) -> _Plan:
     if dtype not in (torch.float32, torch.bfloat16):
         raise RequestError("dtype", dtype, "weights can be loaded as torch.float32 or torch.bfloat16")
     config = ModelConfig.from_folder(folder)
@@ -78,7 +88,7 @@ def _plan(folder: Path, dtype: torch.dtype) -> tuple[ModelConfig, Checkpoint, Me
     weights = model.memory_bytes
     # Beside the weights: the largest tensor as read, converted, and joined with its neighbour in one product.
     largest = max(torch.Size(shape).numel() for shape in planned.shapes.values())
-    return config, checkpoint, MemoryNeed(weights, weights + 3 * largest * 4, available_memory())
+    return _Plan(config, checkpoint, planned, MemoryNeed(weights, weights + 3 * largest * 4, available_memory()))
 
 
 def _with_stored_mtp_layers(config: ModelConfig, checkpoint: Checkpoint, folder: Path) -> ModelConfig:
