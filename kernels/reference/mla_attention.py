@@ -16,8 +16,8 @@ __all__ = ["BLOCK_TOKENS", "AttentionPlan", "mla_attention", "plan_attention"]
 
 BLOCK_TOKENS = 256
 # The flash kernel cuts query rows into slices of 32 or more; a slice of one or two rows would be multiplied in another
-# order. So at least 4 rows, and above one slice a multiple of 16.
-_MIN_ROWS = 4
+# order. So at least 3 rows, and above one slice a multiple of 16.
+_MIN_ROWS = 3
 _ROW_MULTIPLE = 16
 _SMALL = 16
 
