@@ -165,7 +165,6 @@ def _llama(values: Mapping[str, Any], file: str) -> ModelConfig:
             rope_dim=groups * head_dim,
             value_dim=head_dim,
             softmax_scale=head_dim**-0.5,
-            latent_norm=False,
             num_groups=groups,
             rope_interleaved=False,
         ),

@@ -27,7 +27,6 @@ class AttentionConfig:
     rope_dim: int  # width of the rotary key in the cache, all groups together
     value_dim: int
     softmax_scale: float
-    latent_norm: bool = True
     num_groups: int = 0
     rope_interleaved: bool = True  # rotary pairs side by side in the checkpoint; else half a head apart
 

@@ -139,7 +139,7 @@ def test_a_llama_is_latent_attention_without_products_by_zero() -> None:
         warnings.simplefilter("error")
         config = ModelConfig.from_dict(LLAMA)
     attention = config.attention
-    assert (attention.num_groups, attention.nope_dim, attention.latent_norm) == (3, 0, False)
+    assert (attention.num_groups, attention.nope_dim, attention.value_dim) == (3, 0, 64)
     assert (attention.latent_dim, attention.rope_dim, attention.cache_width) == (192, 192, 384)
     assert attention.softmax_scale == 0.125 and len(config.inverse_frequencies) == 32
 
