@@ -21,6 +21,14 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .frontend import ProgramState as ProgramState
+    from .frontend import assistant as assistant
+    from .frontend import function as function
+    from .frontend import gen as gen
+    from .frontend import select as select
+    from .frontend import set_default_backend as set_default_backend
+    from .frontend import system as system
+    from .frontend import user as user
     from .grammar import EBNF as EBNF
     from .grammar import Choice as Choice
     from .grammar import JSONSchema as JSONSchema
@@ -48,6 +56,7 @@ __all__ = [
     "JSONSchema",
     "ModelError",
     "ProgramError",
+    "ProgramState",
     "PromptTooLong",
     "Regex",
     "RequestError",
@@ -57,6 +66,13 @@ __all__ = [
     "UnsatisfiableConstraint",
     "UnsupportedConstraint",
     "__version__",
+    "assistant",
+    "function",
+    "gen",
+    "select",
+    "set_default_backend",
+    "system",
+    "user",
 ]
 
 _PLACES: dict[str, str] = {
@@ -66,10 +82,18 @@ _PLACES: dict[str, str] = {
     "Engine": ".runtime.engine",
     "EngineConfig": ".runtime.engine_config",
     "JSONSchema": ".grammar",
+    "ProgramState": ".frontend",
     "Regex": ".grammar",
     "Result": ".runtime.request",
     "SamplingParams": ".runtime.sampling_params",
     "Special": ".runtime.markup",
+    "assistant": ".frontend",
+    "function": ".frontend",
+    "gen": ".frontend",
+    "select": ".frontend",
+    "set_default_backend": ".frontend",
+    "system": ".frontend",
+    "user": ".frontend",
 }
 
 if not TYPE_CHECKING:  # a __getattr__ that type checkers see would hide every misspelt name from them
