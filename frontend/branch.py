@@ -58,17 +58,20 @@ class Branch:
         return self._active is None and not self._queue
 
     def append(self, expression: Expression) -> None:
-        added = list(steps(expression))
+        added = steps(expression)
         self._check_form(added)
         for step in added:
-            variable = None
-            if isinstance(step, Gen | Select):
+            if isinstance(step, Text):
+                if step.text:
+                    self._queue.append((step, None))
+            elif isinstance(step, Gen | Select):
                 variable = Variable(step.name, self._num_gens)
                 self._num_gens += isinstance(step, Gen)
                 if step.name is not None:
                     self.variables[step.name] = variable
-            if not (isinstance(step, Text) and not step.text):
                 self._queue.append((step, variable))
+            else:
+                self._queue.append((step, None))
         self._pump()
 
     def settle(self) -> None:
@@ -106,17 +109,21 @@ class Branch:
 
     def _check_form(self, added: list[Step]) -> None:
         """A branch is plain text, or a chat made of messages alone."""
-        depth = 0
+        in_message = False
         for step in added:
-            depth += isinstance(step, OpenRole) - isinstance(step, CloseRole)
-            if isinstance(step, Text) and not step.text:
+            if isinstance(step, CloseRole):
+                in_message = False
                 continue
-            is_chat = depth > 0 or isinstance(step, CloseRole)
+            if isinstance(step, OpenRole):
+                in_message = True
+            elif isinstance(step, Text) and not step.text:
+                continue
             if self._is_chat is None:
-                self._is_chat = is_chat
-            elif self._is_chat != is_chat:
-                outside = "is outside of any message of the chat: use dl.user(…) or dl.assistant(…)"
-                raise RequestError("+=", step, outside if self._is_chat else "can't follow text that has no role")
+                self._is_chat = in_message
+            elif self._is_chat and not in_message:
+                raise RequestError("+=", step, "is outside of any message of the chat: use dl.user(…), dl.assistant(…)")
+            elif in_message and not self._is_chat:
+                raise RequestError("+=", step, "a message can't follow text that has no role")
 
     def _pump(self) -> None:
         while self._active is None and self._queue:
@@ -149,10 +156,13 @@ class Branch:
             self._settle(variable, f"{type(error).__name__}: {error}", error)
 
     def _sampling(self, gen: Gen, variable: Variable) -> SamplingParams:
-        options = {**self._defaults, **gen.options}
-        if options.get("seed") is None:
-            options["seed"] = derive_seed(self._seed, (self.name, variable.ordinal))
-        return SamplingParams(**options)
+        params = SamplingParams(**{**self._defaults, **gen.options}) if self._defaults else gen.sampling
+        if params.seed is not None:
+            return params
+        # A derived seed is valid, and `dataclasses.replace` would check all the other fields once more.
+        seeded = object.__new__(SamplingParams)
+        seeded.__dict__.update(params.__dict__, seed=derive_seed(self._seed, (self.name, variable.ordinal)))
+        return seeded
 
     def _following(self, choice: str) -> str | Special | None:
         """What comes after the select that was just taken from the queue."""

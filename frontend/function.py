@@ -2,11 +2,13 @@
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..errors import EngineError, RequestError
 from ..runtime.sampling_params import SamplingParams
-from ..runtime.seeds import derive_seed, draw_seed
+from ..runtime.seeds import SEED_LIMIT, derive_seed, draw_seed
 from .backend import Backend
 from .hub import Hub, current_hub
 from .language import SAMPLING_NAMES
@@ -16,6 +18,7 @@ from .state import ProgramState
 __all__ = ["Function", "function"]
 
 _RESERVED = ("backend", "seed", "stream")
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Function:
@@ -38,6 +41,10 @@ class Function:
         self._signature = inspect.signature(body)
         self._state_name = parameters[0].name
         self._own_names = {parameter.name for parameter in parameters}
+        # What can be called by keywords alone needs no slower look at each call.
+        by_name = [parameter for parameter in parameters[1:] if parameter.kind in _BY_NAME]
+        self._by_name = {parameter.name for parameter in by_name}
+        self._required = {parameter.name for parameter in parameters[1:] if parameter.default is parameter.empty}
 
     def __call__(self, *args: Any, **kwargs: Any) -> ProgramState:
         return self.run(*args, **kwargs)
@@ -55,6 +62,7 @@ class Function:
         backend: an `Engine`; None is the default one.
         seed: 0 <= seed < 2**63, of every draw in the program. None draws one; `state.seed` tells it.
         stream: return at once; the program runs, on this thread, while `state.text_iter()` is iterated or `state` read.
+            It is cancelled when the state is dropped.
 
         Sampling parameters that are no parameters of the program are defaults of its gens: `run(temperature=0)`.
 
@@ -63,7 +71,7 @@ class Function:
         """
         hub = current_hub() or Hub()
         call, defaults = self._bound(args, kwargs)
-        program, state = self._start(hub, call, defaults, backend, draw_seed() if seed is None else seed, stream)
+        program, state = self._start(hub, call, defaults, backend, _checked_seed(seed), stream)
         if not stream:
             program.finish()
             if program.error is not None:
@@ -88,7 +96,7 @@ class Function:
         for name in defaults:
             if name not in SAMPLING_NAMES:
                 raise TypeError(f"run_batch() got an unexpected keyword argument {name!r}")
-        root = draw_seed() if seed is None else seed
+        root = _checked_seed(seed)
         calls = [self._bound((), {**defaults, **row}) for row in batch_kwargs]
         hub = current_hub() or Hub()
         programs, states = [], []
@@ -108,7 +116,8 @@ class Function:
             raise TypeError(f"{self.func.__qualname__}: {self._state_name!r} is the state, which run() provides")
         own = {name: value for name, value in kwargs.items() if name in self._own_names or name not in SAMPLING_NAMES}
         defaults = {name: value for name, value in kwargs.items() if name not in own}
-        self._signature.bind(None, *args, **own)
+        if args or not self._required <= own.keys() <= self._by_name:
+            self._signature.bind(None, *args, **own)
         if defaults:
             SamplingParams(**defaults)
         return lambda state: self.func(state, *args, **own), defaults
@@ -122,11 +131,21 @@ class Function:
         seed: int,
         stream: bool,
     ) -> tuple[Program, ProgramState]:
-        SamplingParams(seed=seed)  # refuses a seed out of range
         program = Program(hub, backend=backend, seed=seed, defaults=defaults, stream=stream)
-        state = ProgramState(program, program.main)
-        program.start(lambda: call(state))
-        return program, state
+        inside, outside = ProgramState(program, program.main), ProgramState(program, program.main)
+        program.start(lambda: call(inside))
+        if stream:  # nobody can read on once the caller's handle is gone
+            dropped = EngineError("its state was dropped")
+            weakref.finalize(outside, program.abort, dropped).atexit = False
+        return program, outside
+
+
+def _checked_seed(seed: int | None) -> int:
+    if seed is None:
+        return draw_seed()
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < SEED_LIMIT:
+        raise RequestError("seed", seed, f"must be an integer from 0 to {SEED_LIMIT - 1}")
+    return seed
 
 
 def function(body: Callable[..., Any]) -> Function:

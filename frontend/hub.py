@@ -7,12 +7,14 @@ that a request has news, lets the request take it in, and resumes the programs t
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
+from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from ..errors import EngineError
+from .workers import idle_worker
 
 __all__ = ["Hub", "Operation", "Waiters", "current_hub"]
 
@@ -38,17 +40,21 @@ class Hub:
         self.live: set[Abortable] = set()
         self.num_in_flight = 0
         self.interruption: BaseException | None = None
+        self._thread = threading.get_ident()
         self._ready: deque[Any] = deque()
+        self._starting: deque[tuple[Callable[[], None], Context]] = deque()
         self._inbox: SimpleQueue[Operation] = SimpleQueue()
+
+    @property
+    def is_here(self) -> bool:
+        return threading.get_ident() == self._thread
 
     def post(self, operation: Operation) -> None:
         self._inbox.put(operation)
 
-    def start(self, body: Callable[[], None]) -> Any:
-        """A greenlet that runs `body` when the hub comes to it."""
-        started = greenlet(body)
-        self._ready.append(started)
-        return started
+    def start(self, body: Callable[[], None]) -> None:
+        """Run `body`, which must not raise, in a greenlet when the hub comes to it."""
+        self._starting.append((body, copy_context()))
 
     def resume(self, parked: Any) -> None:
         self._ready.append(parked)
@@ -56,8 +62,11 @@ class Hub:
     def drive(self, until: Callable[[], bool]) -> None:
         """Run programs and take in news until `until()` holds, sleeping while there is neither.
 
+        On another thread than its own: EngineError.
         Whatever interrupts the thread (Ctrl-C above all) first aborts every live program, requests in flight included.
         """
+        if not self.is_here:
+            raise EngineError("a program is read on another thread than the one that called run")
         try:
             while not until():
                 self._step()
@@ -69,6 +78,11 @@ class Hub:
     def _step(self) -> None:
         if self._ready:
             self._switch_to(self._ready.popleft())
+        elif self._starting:
+            body, context = self._starting.popleft()
+            worker = idle_worker()
+            worker.gr_context = context
+            self._switch_to(worker, body)
         elif self.num_in_flight:
             self._inbox.get().advance()
         else:
@@ -76,12 +90,12 @@ class Hub:
         if self.interruption is not None:
             raise self.interruption
 
-    def _switch_to(self, resumed: Any) -> None:
+    def _switch_to(self, resumed: Any, *body: Callable[[], None]) -> None:
         outer = getattr(_local, "hub", None), self.current
         _local.hub, self.current = self, resumed
         try:
             resumed.parent = getcurrent()
-            resumed.switch()
+            resumed.switch(*body)
         finally:
             _local.hub, self.current = outer
 

@@ -36,6 +36,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 SAMPLING_NAMES = frozenset(SamplingOptions.__annotations__)
+_DEFAULTS = SamplingParams()
 
 
 def gen(
@@ -69,10 +70,10 @@ def gen(
     for keyword in sampling:
         if keyword not in SAMPLING_NAMES:
             raise TypeError(f"gen() got an unexpected keyword argument {keyword!r}")
-    if sampling:
-        SamplingParams(**sampling)  # type: ignore[arg-type]  # it takes any sequence, and refuses what is no value
+    # It takes any sequence where it says tuple, and refuses what is no value.
+    params = SamplingParams(**sampling) if sampling else _DEFAULTS  # type: ignore[arg-type]
     wanted = value_type(regex=regex, schema=schema, ebnf=ebnf, choices=choices)
-    return Gen(_checked_name(name), wanted, sampling)
+    return Gen(_checked_name(name), wanted, sampling, params)
 
 
 def select(name: str | None = None, choices: Sequence[str] = (), *, method: str = "complete_text") -> Select:

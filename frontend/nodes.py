@@ -1,10 +1,10 @@
 """What a program appends to its state: a closed set of frozen nodes, joined by `+`."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..runtime.sampling_params import SamplingParams
 from .value_type import ValueType
 
 __all__ = ["CloseRole", "Concat", "Expression", "Gen", "OpenRole", "Role", "RoleName", "Select", "Step", "Text"]
@@ -31,11 +31,12 @@ class Text(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Gen(Expression):
-    """Text that the model writes. `options` holds the sampling parameters that were given, and only those."""
+    """Text that the model writes. `sampling` was made of `options`: the parameters that were given, and only those."""
 
     name: str | None
-    value_type: ValueType | None = None
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    value_type: ValueType | None
+    options: Mapping[str, Any]
+    sampling: SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +82,19 @@ def as_expression(value: Expression | str) -> Expression:
     raise TypeError(f"a program is made of strings and expressions, not of {type(value).__name__}: write str(…)")
 
 
-def steps(expression: Expression) -> Iterator[Step]:
+def steps(expression: Expression) -> list[Step]:
     """The expression as a flat list, in order, a role as its two ends around its body."""
-    match expression:
-        case Text() | Gen() | Select():
-            yield expression
-        case Role(role, body):
-            yield OpenRole(role)
-            yield from steps(body)
-            yield CloseRole()
-        case Concat(parts):
-            for part in parts:
-                yield from steps(part)
-        case _:
-            raise TypeError(f"{type(expression).__name__} is no node of the language")
+    flat: list[Step] = []
+    pending: list[Expression | CloseRole] = [expression]
+    while pending:  # a loop, so that a sum of thousands of parts is no deep recursion
+        part = pending.pop()
+        if isinstance(part, Concat):
+            pending += reversed(part.parts)
+        elif isinstance(part, Role):
+            flat.append(OpenRole(part.role))
+            pending += (CloseRole(), part.body)
+        elif isinstance(part, Text | Gen | Select | CloseRole):
+            flat.append(part)
+        else:
+            raise TypeError(f"{type(part).__name__} is no node of the language")
+    return flat

@@ -1,7 +1,6 @@
 """One run of a program: its greenlet, its branches, and who waits for it."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent  # type: ignore[import-untyped]
@@ -23,14 +22,14 @@ class Program:
         self.waiters = Waiters(hub)
         self.error: BaseException | None = None
         self.returned: Any = None
-        self._given_backend = backend
+        self._backend = backend
         self._has_ended = False  # its function, that is
         self._greenlet: Any = None
         self.main = Branch(
             "main",
             hub,
             seed=seed,
-            backend=lambda: self._backend,
+            backend=self.backend,
             defaults=defaults,
             watched=stream,
             has_news=self.waiters.notify,
@@ -40,20 +39,25 @@ class Program:
         """Let the hub run `body` in a greenlet."""
 
         def run() -> None:
+            if self._has_ended:  # aborted before it began
+                return
+            self._greenlet = getcurrent()
             try:
                 self.returned = body()
                 self.main.settle()
             except GreenletExit:
-                pass
+                if not self._has_ended:
+                    raise  # not by `abort`: the greenlet itself is being taken down
             except BaseException as error:
                 self._fail(error)
                 if not isinstance(error, Exception):
                     self.hub.interruption = error
             self._has_ended = True
+            self._greenlet = None
             self.waiters.notify()
 
         self.hub.live.add(self)
-        self._greenlet = self.hub.start(run)
+        self.hub.start(run)
 
     @property
     def is_current(self) -> bool:
@@ -71,13 +75,13 @@ class Program:
         self.hub.live.discard(self)
 
     def abort(self, cause: BaseException) -> None:
-        """Cancel its requests and unwind its function, wherever it waits."""
+        """Cancel its requests and unwind its function, wherever it waits. Another thread can't unwind it."""
         self.hub.live.discard(self)
         if self.is_finished:
             return
         self._fail(cause)
         self._has_ended = True
-        if self._greenlet and self._greenlet is not getcurrent():
+        if self._greenlet is not None and self._greenlet is not getcurrent() and self.hub.is_here:
             self._greenlet.parent = getcurrent()
             self._greenlet.throw(GreenletExit)
         self.waiters.notify()
@@ -87,6 +91,8 @@ class Program:
             self.error = error
         self.main.abort(error)
 
-    @cached_property
-    def _backend(self) -> Backend:
-        return self._given_backend if self._given_backend is not None else default_backend()
+    def backend(self) -> Backend:
+        """The default one is looked up when the first gen needs it, and kept."""
+        if self._backend is None:
+            self._backend = default_backend()
+        return self._backend

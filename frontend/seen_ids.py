@@ -7,7 +7,7 @@ model wrote.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..runtime.tokenizer import Special, Tokenizer
@@ -33,25 +33,21 @@ class SeenIds:
         self._ids: list[int] = []
         self._ends: list[int] = []  # where each id ends in the spelling
         self._spelling = ""
+        self._unspelled: tuple[Prompt, list[int]] | None = None
 
-    def extend(self, prompt: Prompt, generated: Iterable[int]) -> None:
+    def extend(self, prompt: Prompt, generated: list[int]) -> None:
         """The model has read `prompt` and written `generated`."""
-        del self._ids[prompt.num_spliced :], self._ends[prompt.num_spliced :]
-        self._spelling = self._spelling[: self._ends[-1] if self._ends else 0]
-        added = [*prompt.ids[prompt.num_spliced :], *generated]
-        letters = [self._letters(token_id) for token_id in added]
-        end = len(self._spelling)
-        for spelled in letters:
-            end += len(spelled)
-            self._ends.append(end)
-        self._ids += added
-        self._spelling += "".join(letters)
+        self._spell()
+        self._unspelled = prompt, generated
 
     def prompt(self, pieces: Sequence[str | Special]) -> Prompt:
         """The ids of `pieces`: seen ones as far as they spell the same, then the tokenizer's for the rest.
 
         A character is never cut: an id that ends inside one is kept only where the next one is.
         """
+        self._spell()
+        if not self._ids:
+            return Prompt(self._tokenizer.encode_pieces(pieces), 0)
         names = {self._tokenizer.special_ids[piece.name]: piece for piece in pieces if isinstance(piece, Special)}
         wanted = "".join(
             chr(_SPECIAL + self._tokenizer.special_ids[piece.name])
@@ -71,6 +67,21 @@ class SeenIds:
             if part
         ]
         return Prompt(self._ids[:kept] + self._tokenizer.encode_pieces(parts), kept)
+
+    def _spell(self) -> None:
+        """Only now, since most programs ask for no second prompt."""
+        if self._unspelled is None:
+            return
+        prompt, generated = self._unspelled
+        self._unspelled = None
+        kept = prompt.num_spliced
+        added = prompt.ids[kept:] + generated
+        letters = [self._letters(token_id) for token_id in added]
+        del self._ids[kept:], self._ends[kept:]
+        end = self._ends[-1] if self._ends else 0
+        self._spelling = self._spelling[:end] + "".join(letters)
+        self._ends += [end := end + len(spelled) for spelled in letters]
+        self._ids += added
 
     def _letters(self, token_id: int) -> str:
         spelled = self._tokenizer.vocabulary.tokens[token_id]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -253,6 +254,26 @@ def test_a_program_runs_another(scripted: Any) -> None:
     states = outer.run_batch([{"text": "p"}, {"text": "q"}])
     assert [state.ret_value for state in states] == ["P", "Q"]
     assert len(backend.calls) == 4
+
+
+def test_context_variables_are_those_of_the_caller(scripted: Any) -> None:
+    scripted("x")
+    place = ContextVar("place", default="nowhere")
+
+    @dl.function
+    def program(s: dl.ProgramState, name: str) -> tuple[str, str]:
+        before = place.get()
+        place.set(name)
+        s += name + dl.gen("a")
+        s["a"]
+        return before, place.get()
+
+    place.set("outside")
+    states = program.run_batch([{"name": "p"}, {"name": "q"}])
+    assert [state.ret_value for state in states] == [("outside", "p"), ("outside", "q")]
+    assert place.get() == "outside"
+    place.set("later")
+    assert program.run("r").ret_value == ("later", "r")
 
 
 def test_run_takes_sampling_defaults(scripted: Any) -> None:

@@ -159,3 +159,58 @@ def test_two_streams_side_by_side(scripted: Any, reply: Any) -> None:
     first, second = chat.run(stream=True).text_iter("b"), chat.run(stream=True).text_iter("b")
     assert [next(first), next(second), next(first), next(second)] == ["one", "one", "two", "two"]
     assert list(first) == list(second) == []
+
+
+def test_a_stream_that_nobody_reads_on_is_cancelled(scripted: Any, reply: Any) -> None:
+    backend = scripted(lambda call: reply(["o", "n"], never=True))
+    unwound = []
+
+    @dl.function
+    def program(s: dl.ProgramState) -> None:
+        s += "p" + dl.gen("a")
+        try:
+            s["a"]
+        finally:
+            unwound.append(True)
+
+    for piece in program.run(stream=True).text_iter("a"):
+        assert piece == "o"
+        break
+    assert backend.calls[0].cancelled and unwound == [True]
+    state = program.run(stream=True)
+    pieces = state.text_iter("a")
+    del state
+    assert next(pieces) == "o" and not backend.calls[1].cancelled
+    del pieces
+    assert backend.calls[1].cancelled
+
+
+def test_another_thread_is_refused(scripted: Any) -> None:
+    scripted("x")
+    state = chat.run(stream=True)
+    caught = []
+
+    def read() -> None:
+        with pytest.raises(EngineError, match="another thread"):
+            state["a"]
+        caught.append(True)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert caught == [True] and state["a"] == "x"
+
+
+def test_programs_on_several_threads(scripted: Any) -> None:
+    scripted("x")
+    results: list[Any] = []
+
+    def run() -> None:
+        results.extend(state["a"] for state in chat.run_batch([{}] * 20))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == ["x"] * 80
