@@ -1,0 +1,75 @@
+"""The seam behind which the constraint engines stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DrawloomError
+from .vocabulary import Vocabulary
+
+__all__ = ["EngineGrammar", "EngineMatcher", "EngineRefusal", "GrammarEngine"]
+
+Bitmask = NDArray[np.int32]
+
+
+class EngineRefusal(Exception):
+    """An engine refuses a grammar. Never leaves the package: the compiler says it in the words of the constraint."""
+
+    def __init__(self, kind: Literal["unsupported", "unsatisfiable", "budget"], message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+class EngineMatcher(Protocol):
+    """The state of one text within a grammar. It knows tokens with bytes only; the end of the text is the caller's."""
+
+    def fill(self, row: Bitmask) -> None:
+        """Writes the bits of the tokens that may come next, and no other, into all words of `row`."""
+
+    def allows(self, token_ids: Sequence[int]) -> int:
+        """How many of `token_ids` may come next, one after the other. Changes nothing."""
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Takes ids that `allows` has allowed."""
+
+    def rollback(self, count: int) -> None:
+        """Takes back the last `count` ids."""
+
+    def fork(self) -> EngineMatcher: ...
+
+    def can_end(self) -> bool:
+        """Whether the text may end here."""
+
+    def forced_bytes(self) -> bytes:
+        """The bytes that any text must go on with."""
+
+
+class EngineGrammar(Protocol):
+    """A compiled grammar, shared by all of its matchers."""
+
+    def matcher(self) -> EngineMatcher: ...
+
+    def matches(self, data: bytes) -> bool:
+        """Whether `data` is a whole text of the grammar, however it might be cut into tokens."""
+
+
+class GrammarEngine(Protocol):
+    name: str
+
+    def __init__(self, vocabulary: Vocabulary) -> None: ...
+
+    def compile(self, lark: str) -> EngineGrammar:
+        """Raises EngineRefusal."""
+
+    def probe(self, lark: str) -> EngineRefusal | None:
+        """What `compile` would refuse at once; cheap, used to find the place in a constraint."""
+
+    def fill_batch(
+        self, matchers: Sequence[tuple[EngineMatcher, int]], bitmask: Bitmask
+    ) -> dict[int, DrawloomError]:
+        """`fill` for many rows, other threads running meanwhile. The errors, by index into `matchers`."""

@@ -1,0 +1,1 @@
+"""Constraint engines behind the seam of `drawloom.grammar.engine`."""

@@ -1,0 +1,155 @@
+"""The state of one generated text under a constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DrawloomError, UnsupportedConstraint
+from .engine import EngineMatcher, GrammarEngine
+from .vocabulary import Vocabulary
+
+__all__ = ["GrammarMatcher", "fill_bitmasks"]
+
+
+class GrammarMatcher:
+    """Which tokens may come next in one text; made by `CompiledGrammar.matcher`. For one thread at a time.
+
+    At every state, bit t of the mask is on exactly if ``accept(t)`` would return True. An end of text (any of the
+    vocabulary's `eos_ids`) may come exactly where the text may end; after it nothing may.
+    """
+
+    def __init__(self, inner: EngineMatcher, engine: GrammarEngine, vocabulary: Vocabulary) -> None:
+        self._inner = inner
+        self._engine = engine
+        self._vocabulary = vocabulary
+        self._eos_ids = frozenset(vocabulary.eos_ids)
+        self._token_ids: list[int] = []
+        self._terminated = False
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """The ids accepted so far, an end of text included."""
+        return tuple(self._token_ids)
+
+    @property
+    def is_terminated(self) -> bool:
+        """An end of text was accepted."""
+        return self._terminated
+
+    @property
+    def can_terminate(self) -> bool:
+        """The text may end here: it is a whole text of the constraint."""
+        return not self._terminated and self._inner.can_end()
+
+    @property
+    def min_completion(self) -> int:
+        """Not built yet: raises UnsupportedConstraint."""
+        raise UnsupportedConstraint("$", "min_completion", "is not supported yet")
+
+    def fill_bitmask(self, bitmask: NDArray[np.int32], row: int = 0) -> None:
+        """Writes the mask into one row.
+
+        Args:
+            bitmask: C-contiguous int32 ``[rows, ceil(size / 32)]``; bit ``t % 32`` of word ``t // 32`` is token t.
+                All words of the row are written; bits beyond the vocabulary and of ids without bytes are off.
+
+        Raises:
+            CompileBudgetExceeded, EngineError: the engine can't go on with this text. The row is then zero.
+        """
+        check_bitmask(bitmask, self._vocabulary.size)
+        if not 0 <= row < len(bitmask):
+            raise IndexError(f"row {row} of a bitmask with {len(bitmask)} rows")
+        if self._terminated:
+            bitmask[row] = 0
+        else:
+            self._inner.fill(bitmask[row])
+
+    def accept(self, token_id: int) -> bool:
+        """Takes a token; False, with nothing changed, if it may not come next."""
+        if self._terminated or not 0 <= token_id < self._vocabulary.size:
+            return False
+        if token_id in self._eos_ids:
+            if not self._inner.can_end():
+                return False
+            self._terminated = True
+        else:
+            if not self._inner.allows((token_id,)):
+                return False
+            self._inner.advance((token_id,))
+        self._token_ids.append(token_id)
+        return True
+
+    def rollback(self, count: int) -> None:
+        """Takes back the last `count` accepted tokens."""
+        if not 0 <= count <= len(self._token_ids):
+            raise ValueError(f"rollback of {count} tokens, {len(self._token_ids)} were accepted")
+        if count == 0:
+            return
+        inner_count = count - 1 if self._terminated else count
+        if inner_count:
+            self._inner.rollback(inner_count)
+        self._terminated = False
+        del self._token_ids[-count:]
+
+    def fork(self) -> GrammarMatcher:
+        """An independent matcher in the same state."""
+        copy = GrammarMatcher(self._inner.fork(), self._engine, self._vocabulary)
+        copy._token_ids = list(self._token_ids)
+        copy._terminated = self._terminated
+        return copy
+
+    def validate_drafts(self, token_ids: Sequence[int]) -> int:
+        """How many of `token_ids` could be accepted one after the other. Changes nothing."""
+        if self._terminated:
+            return 0
+        end = next((index for index, token_id in enumerate(token_ids) if token_id in self._eos_ids), len(token_ids))
+        known = next((i for i in range(end) if not 0 <= token_ids[i] < self._vocabulary.size), end)
+        found = self._inner.allows(token_ids[:known])
+        if found < end or end == len(token_ids):
+            return found
+        self._inner.advance(token_ids[:end])
+        found += self._inner.can_end()
+        self._inner.rollback(end)
+        return found
+
+    def forced_ids(self, limit: int) -> list[int]:
+        """Not built yet: raises UnsupportedConstraint."""
+        raise UnsupportedConstraint("$", "forced_ids", "is not supported yet")
+
+
+def check_bitmask(bitmask: NDArray[np.int32], size: int) -> None:
+    words = (size + 31) // 32
+    if not isinstance(bitmask, np.ndarray) or bitmask.dtype != np.int32:
+        raise TypeError("a bitmask is a numpy array of int32")
+    if bitmask.ndim != 2 or bitmask.shape[1] != words:
+        raise ValueError(f"a bitmask for {size} tokens has the shape [rows, {words}], not {list(bitmask.shape)}")
+    if not bitmask.flags.c_contiguous or not bitmask.flags.writeable:
+        raise ValueError("a bitmask is C-contiguous and writeable")
+
+
+def fill_bitmasks(
+    matchers: Sequence[tuple[GrammarMatcher, int]], bitmask: NDArray[np.int32]
+) -> dict[int, DrawloomError]:
+    """`fill_bitmask` for many matchers, each with its row; other Python threads run meanwhile.
+
+    Returns the errors by index into `matchers`: a matcher that fails leaves a row of zeros and harms no other.
+    """
+    by_engine: dict[int, list[int]] = {}
+    for index, (matcher, row) in enumerate(matchers):
+        check_bitmask(bitmask, matcher._vocabulary.size)
+        if not 0 <= row < len(bitmask):
+            raise IndexError(f"row {row} of a bitmask with {len(bitmask)} rows")
+        if matcher._terminated:
+            bitmask[row] = 0
+        else:
+            by_engine.setdefault(id(matcher._engine), []).append(index)
+    errors: dict[int, DrawloomError] = {}
+    for indices in by_engine.values():
+        engine = matchers[indices[0]][0]._engine
+        rows = [(matchers[index][0]._inner, matchers[index][1]) for index in indices]
+        failed = engine.fill_batch(rows, bitmask)
+        errors |= {indices[position]: error for position, error in failed.items()}
+    return errors
