@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DrawloomError, EngineError
+from ..grammar import fill_bitmasks
 from .sequence import Sequence
 
 __all__ = ["MaskFiller", "Masks"]
@@ -42,14 +43,13 @@ class MaskFiller:
 
     def _fill(self, sequences: Items[Sequence]) -> Masks:
         bitmask = np.full((len(sequences), self._words), -1, dtype=np.int32)
-        errors: dict[Sequence, DrawloomError] = {}
-        for row, sequence in enumerate(sequences):
-            if sequence.matcher is None:
-                continue
-            try:
-                sequence.matcher.fill_bitmask(bitmask, row)
-            except DrawloomError as error:
-                errors[sequence] = error
-            except Exception as error:  # a fault of one grammar must not reach the other rows
-                errors[sequence] = EngineError(f"the grammar failed: {error!r}")
+        bound = [(row, sequence) for row, sequence in enumerate(sequences) if sequence.matcher is not None]
+        matchers = [(sequence.matcher, row) for row, sequence in bound if sequence.matcher is not None]
+        try:
+            failed = fill_bitmasks(matchers, bitmask)
+        except Exception as error:  # rows without a grammar must not suffer from it
+            fault = EngineError(f"the grammars of a step failed: {error!r}")
+            fault.__cause__ = error
+            failed = dict.fromkeys(range(len(bound)), fault)
+        errors = {bound[index][1]: error for index, error in failed.items()}
         return Masks(torch.from_numpy(bitmask), errors)

@@ -93,8 +93,8 @@ def tiny_engine(tiny_folder: Callable[[str], Path]) -> Iterator[Callable[..., En
     engines: list[Engine] = []
 
     def make(kind: str = "deepseek", **options: Any) -> Engine:
-        options = {"dtype": "float32", "num_threads": 1, "kv_bytes": 8 << 20, "progress": False} | options
-        engines.append(Engine(tiny_folder(kind), **options))
+        defaults: dict[str, Any] = {"dtype": "float32", "num_threads": 1, "kv_bytes": 8 << 20, "progress": False}
+        engines.append(Engine(tiny_folder(kind), **defaults | options))
         return engines[-1]
 
     yield make

@@ -210,21 +210,22 @@ def test_a_json_result_is_valid(tiny_engine: MakeEngine) -> None:
 
 
 def test_a_failing_matcher_ends_its_own_request_only(tiny_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from drawloom.grammar import GrammarMatcher
+    from drawloom.grammar import fill_bitmasks
+    from drawloom.runtime import masks
 
     engine = tiny_engine()
     alone = engine.generate("free", GREEDY)
     calls = 0
-    original = GrammarMatcher.fill_bitmask
+    original = fill_bitmasks
 
-    def broken(self: Any, bitmask: Any, row: int) -> None:
+    def broken(matchers: Any, bitmask: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise ZeroDivisionError("planted")
-        original(self, bitmask, row)
+        return original(matchers, bitmask)
 
-    monkeypatch.setattr(GrammarMatcher, "fill_bitmask", broken)
+    monkeypatch.setattr(masks, "fill_bitmasks", broken)
     outcomes: dict[str, Delta | DrawloomError] = {}
     done = threading.Semaphore(0)
 

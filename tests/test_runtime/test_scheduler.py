@@ -45,7 +45,7 @@ class Bench:
             self.count,
             max_len=self.scheduler.cache.num_tokens,
             eos_ids=frozenset(),
-            detokenizer=Detokenizer(Bytes()),  # type: ignore[arg-type]
+            detokenizer=Detokenizer(Bytes()),
         )
         self.count += 1
         self.received[sequence] = received
