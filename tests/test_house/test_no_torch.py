@@ -1,4 +1,4 @@
-"""`grammar` compiles and masks without torch; a process of its own shows it."""
+"""`grammar` compiles and masks without torch, the CPU engine starts without triton; processes of their own show it."""
 
 import subprocess
 import sys
@@ -41,3 +41,10 @@ def test_compiling_and_masking_leave_torch_unimported() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "masked without torch"
+
+
+def test_the_engine_loads_no_triton() -> None:
+    program = "import drawloom.kernels.dispatch, drawloom.runtime.engine, sys; print('triton' in sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "False"
