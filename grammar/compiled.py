@@ -1,35 +1,43 @@
-"""A constraint, compiled for one vocabulary."""
+"""A constraint compiled for one vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from ..errors import UnsupportedConstraint
-from .engine import EngineGrammar, GrammarEngine
-from .matcher import GrammarMatcher
-from .vocabulary import Vocabulary
+from .constraint import Constraint
+from .engine import EngineGrammar
+from .matcher import GrammarMatcher, MatcherContext
 
 __all__ = ["CompiledGrammar"]
 
 
 class CompiledGrammar:
-    """Made by `GrammarCompiler.compile`. Immutable; any number of threads and matchers share it.
-
-    engine: the name of the engine that enforces it. report: how each keyword is treated, by JSON path ("enforced",
-    "annotation", ...); for constraints without keywords, the constraint itself under "$".
-    """
+    """Immutable and shared between sequences and threads; made by `GrammarCompiler.compile`."""
 
     def __init__(
-        self, grammar: EngineGrammar, engine: GrammarEngine, vocabulary: Vocabulary, report: Mapping[str, str]
+        self, constraint: Constraint, grammar: EngineGrammar, report: Mapping[str, str], shared: MatcherContext
     ) -> None:
+        self.constraint = constraint
         self._grammar = grammar
-        self._engine = engine
-        self._vocabulary = vocabulary
-        self.engine = engine.name
-        self.report = dict(report)
+        self._report = MappingProxyType(dict(report))
+        self._shared = shared
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that enforces the constraint."""
+        return self._shared.engine.name
+
+    @property
+    def report(self) -> Mapping[str, str]:
+        """How each keyword is treated, by JSON path: "enforced", "annotation", ..."""
+        return self._report
 
     def accepts(self, text: str) -> bool:
-        """Whether `text`, byte by byte and whole, satisfies the constraint. A lone surrogate never does.
+        """Whether the whole of `text`, byte by byte, satisfies the constraint, however it might be cut into tokens.
+
+        A lone surrogate is no text and never does.
 
         Raises:
             CompileBudgetExceeded, EngineError: the engine gave up on this text.
@@ -41,7 +49,7 @@ class CompiledGrammar:
         return self._grammar.matches(data)
 
     def matcher(self, max_tokens: int | None = None) -> GrammarMatcher:
-        """The state of one text, at its beginning. `max_tokens` must be None: closing in budget isn't built yet."""
+        """A matcher at the start of a text. `max_tokens` isn't built yet: it is refused."""
         if max_tokens is not None:
             raise UnsupportedConstraint("$", "max_tokens", "is not supported yet")
-        return GrammarMatcher(self._grammar.matcher(), self._engine, self._vocabulary)
+        return GrammarMatcher(self._grammar.matcher(), self._shared)

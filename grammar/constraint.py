@@ -17,8 +17,8 @@ __all__ = ["EBNF", "Choice", "Constraint", "JSONSchema", "Regex"]
 class Regex:
     """The whole text matches `pattern`, in the syntax of Python's :mod:`re`.
 
-    Flags: ``re.IGNORECASE`` and ``re.DOTALL``, also inline. ``.`` doesn't match a newline without DOTALL; ``^``, ``$``,
-    ``\\A`` and ``\\Z`` may stand at the edges of the text only; ``\\p{..}`` takes general categories and common scripts.
+    Flags: ``re.IGNORECASE`` and ``re.DOTALL``, also inline. ``.`` matches no newline without DOTALL; ``^``, ``$``,
+    ``\\A`` and ``\\Z`` may stand at the edges of the text only; ``\\p{..}`` takes categories and common scripts.
     Lookaround, backreferences, word boundaries, possessive and atomic groups are refused by name. Unicode classes
     follow the engine's Unicode version.
     """
@@ -40,7 +40,7 @@ class JSONSchema:
     """The text is JSON that is valid under a schema.
 
     Args:
-        schema: a dict, a bool, JSON text, or a type that Pydantic can describe (a model, a TypedDict, a dataclass, ...).
+        schema: a dict, a bool, JSON text, or a type that Pydantic describes (a model, a TypedDict, a dataclass, ...).
         whitespace: "spaced" is ``json.dumps``'s default (``", "`` and ``": "``, nothing else), "compact" is none at
             all, and n is up to n characters wherever JSON allows whitespace.
         property_order: "schema": properties come in the order in which the schema lists them, then any others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ class EngineMatcher(Protocol):
     def can_end(self) -> bool:
         """Whether the text may end here."""
 
+    def must_end(self) -> bool:
+        """Whether the text may end here and can't go on."""
+
     def forced_bytes(self) -> bytes:
         """The bytes that any text must go on with."""
 
@@ -69,7 +72,5 @@ class GrammarEngine(Protocol):
     def probe(self, lark: str) -> EngineRefusal | None:
         """What `compile` would refuse at once; cheap, used to find the place in a constraint."""
 
-    def fill_batch(
-        self, matchers: Sequence[tuple[EngineMatcher, int]], bitmask: Bitmask
-    ) -> dict[int, DrawloomError]:
-        """`fill` for many rows, other threads running meanwhile. The errors, by index into `matchers`."""
+    def fill_batch(self, matchers: Sequence[tuple[Any, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
+        """`fill` for many rows of this engine's matchers, other threads running meanwhile. The errors, by index."""

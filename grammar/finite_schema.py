@@ -76,7 +76,8 @@ def required_parts(node: dict[str, Any]) -> Iterator[tuple[Path, Schema]]:
 def blamed_path(lowered: LoweredSchema, is_empty: Callable[[Schema], bool]) -> Path:
     """The deepest schema that has to hold and that `is_empty` says no text satisfies."""
     origin = {id(node): path for path, node in lowered.paths}
-    node, path = lowered.root, ()
+    node: Schema = lowered.root
+    path: Path = ()
     seen: set[int] = set()
     while isinstance(node, dict) and id(node) not in seen:
         seen.add(id(node))

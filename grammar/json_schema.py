@@ -141,35 +141,31 @@ def _without_effect(keyword: str, node: dict[str, Any]) -> bool:
 
 # Rules: each writes the lowered form of one keyword into `out`.
 
-Rule = Callable[[_Lowering, dict[str, Any], str, Any, Path, dict[str, Any]], None]
+Node = dict[str, Any]
+Out = dict[str, Any]
+Rule = Callable[[_Lowering, Node, str, Any, Path, Out], None]
 
 
-def _keep(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _keep(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out[keyword] = value
 
 
-def _reference(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _reference(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out["$ref"] = f"#/$defs/{lowering.reference(value, path[:-1])}"
     if lowering.draft.number <= 7 and len(node) > 1:
         lowering.report[show_path(path)] += "; its siblings count as well, though not in this draft"
 
 
-def _one(lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]) -> None:
+def _one(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out[keyword] = lowering.lower(value, path)
 
 
-def _list(lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]) -> None:
+def _list(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out[keyword] = [lowering.lower(child, (*path, index)) for index, child in enumerate(value)]
 
 
-def _one_of(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
-    """References are replaced by what they lead to, since the engine proves branches disjoint only where it sees them."""
+def _one_of(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
+    """References give way to what they lead to: the engine proves branches disjoint only where it sees them."""
     branches = []
     for index, child in enumerate(value):
         where: Path = (*path, index)
@@ -191,18 +187,16 @@ def _is_reference(node: Any) -> bool:
     return isinstance(node, dict) and isinstance(node.get("$ref"), str) and _only_annotated(node, "$ref")
 
 
-def _only_annotated(node: dict[str, Any], keyword: str) -> bool:
+def _only_annotated(node: Node, keyword: str) -> bool:
     rest = (KEYWORDS.get(name) for name in node if name != keyword)
     return all(known is not None and known.treatment is Treatment.ANNOTATION for known in rest)
 
 
-def _map(lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]) -> None:
+def _map(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out[keyword] = {name: lowering.lower(child, (*path, name)) for name, child in value.items()}
 
 
-def _pattern_map(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _pattern_map(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     lowered: dict[str, Schema] = {}
     for pattern, child in value.items():
         written = write_pattern(pattern, (*path, pattern))
@@ -212,60 +206,50 @@ def _pattern_map(
     out[keyword] = lowered
 
 
-def _items(lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]) -> None:
+def _items(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     if isinstance(value, list):
         _list(lowering, node, "prefixItems", value, path, out)
     else:
         _one(lowering, node, keyword, value, path, out)
 
 
-def _additional_items(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _additional_items(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     if isinstance(node.get("items"), list):
         _one(lowering, node, "items", value, path, out)
     else:
         lowering.report[show_path(path)] = "without effect beside an `items` that is no list"
 
 
-def _count(lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]) -> None:
+def _count(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out[keyword] = integral(value)
 
 
-def _bound(lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]) -> None:
+def _bound(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out[keyword] = value if isinstance(value, bool) else check_bound(value, path)
 
 
-def _multiple(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _multiple(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out[keyword] = check_multiple(value, lowering.multiples, path)
 
 
-def _instances(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _instances(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     check_instance(value, path, keyword)
     out[keyword] = value
 
 
-def _pattern(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _pattern(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out[keyword] = write_pattern(value, path)
     lowering.report[show_path(path)] += "; printable characters are written without \\u escapes"
 
 
-def _format(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _format(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     known = ASSERTED_FORMATS.get(value)
     if known is None:
         if lowering.formats == "refuse":
             raise UnsupportedConstraint(show_path(path[:-1]), keyword, f"{value!r} can't be asserted")
         lowering.report[show_path(path)] = Treatment.ANNOTATION.value
         return
-    asserted: list[Schema] = [{"pattern": write_pattern(pattern, path)} for pattern in known.patterns]
+    asserted: list[dict[str, Any]] = [{"pattern": write_pattern(pattern, path)} for pattern in known.patterns]
     if known.max_length is not None:
         asserted.append({"maxLength": known.max_length})
     if "pattern" not in node:
@@ -274,9 +258,7 @@ def _format(
         out["allOf"] = [*out.get("allOf", []), *asserted]
 
 
-def _all_of(
-    lowering: _Lowering, node: dict[str, Any], keyword: str, value: Any, path: Path, out: dict[str, Any]
-) -> None:
+def _all_of(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
     out["allOf"] = [*out.get("allOf", []), *(lowering.lower(child, (*path, i)) for i, child in enumerate(value))]
 
 

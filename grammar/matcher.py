@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DrawloomError, UnsupportedConstraint
 from .engine import EngineMatcher, GrammarEngine
+from .forced_text import ForcedText
 from .vocabulary import Vocabulary
 
-__all__ = ["GrammarMatcher", "fill_bitmasks"]
+__all__ = ["GrammarMatcher", "MatcherContext", "fill_bitmasks"]
+
+
+@dataclass(frozen=True)
+class MatcherContext:
+    """What all matchers of a compiler share."""
+
+    engine: GrammarEngine
+    vocabulary: Vocabulary
+    eos_ids: frozenset[int]
+    forced_text: ForcedText
 
 
 class GrammarMatcher:
@@ -21,11 +33,11 @@ class GrammarMatcher:
     vocabulary's `eos_ids`) may come exactly where the text may end; after it nothing may.
     """
 
-    def __init__(self, inner: EngineMatcher, engine: GrammarEngine, vocabulary: Vocabulary) -> None:
+    def __init__(self, inner: EngineMatcher, shared: MatcherContext) -> None:
         self._inner = inner
-        self._engine = engine
-        self._vocabulary = vocabulary
-        self._eos_ids = frozenset(vocabulary.eos_ids)
+        self._shared = shared
+        self._vocabulary = shared.vocabulary
+        self._eos_ids = shared.eos_ids
         self._token_ids: list[int] = []
         self._terminated = False
 
@@ -96,7 +108,7 @@ class GrammarMatcher:
 
     def fork(self) -> GrammarMatcher:
         """An independent matcher in the same state."""
-        copy = GrammarMatcher(self._inner.fork(), self._engine, self._vocabulary)
+        copy = GrammarMatcher(self._inner.fork(), self._shared)
         copy._token_ids = list(self._token_ids)
         copy._terminated = self._terminated
         return copy
@@ -116,8 +128,29 @@ class GrammarMatcher:
         return found
 
     def forced_ids(self, limit: int) -> list[int]:
-        """Not built yet: raises UnsupportedConstraint."""
-        raise UnsupportedConstraint("$", "forced_ids", "is not supported yet")
+        """At most `limit` ids that the text must go on with, as the tokenizer would write them.
+
+        Ends before the first token that what follows could still change, so the list may be empty though bytes are
+        forced. Without a tokenizer (a vocabulary made of bytes alone) nothing is known to be ordinary: always empty.
+        """
+        if self._terminated or limit <= 0 or not self._vocabulary.can_encode:
+            return []
+        forced = self._inner.forced_bytes()
+        if not forced:
+            return []
+        ids, settled = self._shared.forced_text.encode(self._token_ids, forced)
+        if settled < len(ids) and self._ends_after(ids):
+            settled = len(ids)
+        return list(ids[: min(settled, limit)])
+
+    def _ends_after(self, token_ids: Sequence[int]) -> bool:
+        """Whether nothing but the end of the text can follow `token_ids`, so that no later text can change them."""
+        if self._inner.allows(token_ids) < len(token_ids):
+            return False
+        self._inner.advance(token_ids)
+        found = self._inner.must_end()
+        self._inner.rollback(len(token_ids))
+        return found
 
 
 def check_bitmask(bitmask: NDArray[np.int32], size: int) -> None:
@@ -145,10 +178,10 @@ def fill_bitmasks(
         if matcher._terminated:
             bitmask[row] = 0
         else:
-            by_engine.setdefault(id(matcher._engine), []).append(index)
+            by_engine.setdefault(id(matcher._shared.engine), []).append(index)
     errors: dict[int, DrawloomError] = {}
     for indices in by_engine.values():
-        engine = matchers[indices[0]][0]._engine
+        engine = matchers[indices[0]][0]._shared.engine
         rows = [(matchers[index][0]._inner, matchers[index][1]) for index in indices]
         failed = engine.fill_batch(rows, bitmask)
         errors |= {indices[position]: error for position, error in failed.items()}

@@ -16,7 +16,7 @@ __all__ = ["describe_type"]
 
 
 def describe_type(python_type: Any) -> tuple[dict[str, Any], Any]:
-    """The schema of what Pydantic accepts for a model, a dataclass, a TypedDict, ``list[int]``, ..., and the type itself.
+    """The schema of what Pydantic accepts for a model, a dataclass, a TypedDict, ``list[int]``, ..., and the type.
 
     The type that comes back is the one to validate with: it is `python_type` but for some TypedDicts (see below).
     """
@@ -39,7 +39,8 @@ def _for_pydantic(python_type: Any) -> Any:
         optional = name in python_type.__optional_keys__
         hint = _inner(hint)
         fields[name] = typing_extensions.NotRequired[hint] if optional else typing_extensions.Required[hint]
-    rebuilt: Any = typing_extensions.TypedDict(python_type.__name__, fields)  # type: ignore[operator]
+    make: Any = typing_extensions.TypedDict
+    rebuilt = make(python_type.__name__, fields)
     rebuilt.__doc__ = python_type.__doc__
     rebuilt.__module__ = python_type.__module__
     return rebuilt

@@ -62,9 +62,7 @@ class CharacterSet:
                 written.append(item.write())
                 continue
             low, high = item if isinstance(item, tuple) else (item, item)
-            written.append(
-                write_character(low) if low == high else f"{write_character(low)}-{write_character(high)}"
-            )
+            written.append(write_character(low) if low == high else f"{write_character(low)}-{write_character(high)}")
             dotted = dotted or any(low <= char <= high for char in _DOTTED_I)
         if dotted and dotted_i and ignore_case:
             written += [write_character(char) for char in _DOTTED_I]
@@ -89,7 +87,7 @@ def escape_class(letter: str, dialect: Literal["python", "ecma"]) -> CharacterSe
 
 
 def property_class(name: str, *, negated: bool) -> CharacterSet | None:
-    """``\\p{name}`` for general categories and common scripts; None for names that the dialects may read differently."""
+    """``\\p{name}`` for categories and common scripts; None for names that the dialects may read differently."""
     kind, equals, value = name.partition("=")
     if equals:
         known = (kind in ("Script", "sc") and value in _SCRIPTS) or (

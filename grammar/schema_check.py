@@ -22,8 +22,10 @@ def find_draft(root: Any) -> Draft:
     if not isinstance(uri, str):
         raise InvalidConstraint("$.$schema", f"must be a URI, not {uri!r}")
     plain = uri.rstrip("#")
-    draft = DRAFTS.get(plain) or DRAFTS.get(plain.replace("https:", "http:", 1)) or DRAFTS.get(
-        plain.replace("http:", "https:", 1)
+    draft = (
+        DRAFTS.get(plain)
+        or DRAFTS.get(plain.replace("https:", "http:", 1))
+        or DRAFTS.get(plain.replace("http:", "https:", 1))
     )
     if draft is None:
         raise UnsupportedConstraint("$", "$schema", f"names an unknown dialect: {uri!r}")

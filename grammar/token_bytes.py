@@ -57,8 +57,8 @@ def read_token_bytes(adapter: TokenizerAdapter) -> list[bytes]:
         raise ModelError("the tokenizer has no tokens")
     size = max(adapter.names) + 1
     ordinary = sorted(set(adapter.names) - set(adapter.added) - set(adapter.special))
-    plain = (token_id for token_id in ordinary if adapter.names[token_id].isascii() and adapter.names[token_id].isalpha())
-    separator = next(plain, None)
+    named = ((token_id, adapter.names[token_id]) for token_id in ordinary)
+    separator = next((token_id for token_id, name in named if name.isascii() and name.isalpha()), None)
     if separator is None:
         raise ModelError("the tokenizer has no token of plain letters to decode others beside")
     probe = _Probe(adapter, separator)

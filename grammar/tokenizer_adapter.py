@@ -112,9 +112,7 @@ def _adapt_slow(tokenizer: Any) -> TokenizerAdapter:
         names=names,
         added={token_id: content for token_id, content in added.items() if token_id not in special_ids},
         special={token_id: names.get(token_id, added.get(token_id, "")) for token_id in special_ids},
-        decode=lambda ids: str(
-            tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        ),
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)),
         encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)),
         eos_ids=_own_ends(tokenizer),
     )

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from ...errors import CompileBudgetExceeded, DrawloomError, EngineError
 from ..engine import Bitmask, EngineRefusal
@@ -18,7 +18,6 @@ __all__ = ["LLGuidanceEngine"]
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 _BUDGET = re.compile(r"fuel|too (?:many|large|complex|deep)|limit|TooComplex|Unable to determine|symbols\.len\(\)")
-_EMPTY = re.compile(r"Unsatisfiable schema|NoExtension|matches no|empty")
 
 
 def _refusal(message: str) -> EngineRefusal:
@@ -28,13 +27,12 @@ def _refusal(message: str) -> EngineRefusal:
     return EngineRefusal("budget" if _BUDGET.search(head) else "unsupported", head)
 
 
-class _Tokens:
+class _Tokens(TokenizerWrapper):
     """What LLTokenizer reads a vocabulary from. Forced text is tokenised by Drawloom, so there is no encoder."""
 
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-
     def __init__(self, tokens: list[bytes], end_id: int) -> None:
+        self.is_tokenizer_wrapper = True
+        self.bos_token_id = None
         self.tokens = tokens
         self.eos_token_id = end_id
         self.special_token_ids = [index for index, token in enumerate(tokens) if not token]
@@ -177,6 +175,9 @@ class _Matcher:
 
     def can_end(self) -> bool:
         return self.inner.is_accepting()
+
+    def must_end(self) -> bool:
+        return self.inner.is_stopped() and self.inner.is_accepting()
 
     def forced_bytes(self) -> bytes:
         found = self.inner.compute_ff_bytes()
