@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,11 +59,11 @@ class ModelRunner:
             page_size=size,
             heads_per_group=self._model.heads_per_group,
         )
-        return ForwardInput(torch.tensor(token_ids), torch.tensor(positions), torch.tensor(slots), attention)
+        return ForwardInput(_tensor(token_ids), _tensor(positions), _tensor(slots), attention)
 
     def _sample_logits(self, plan: Plan, hidden: Tensor) -> Tensor:
         rows = [first + chunk.length - 1 for first, chunk in _with_first_rows(plan) if chunk.samples]
-        return self._model.logits(hidden.index_select(0, torch.tensor(rows, dtype=torch.long)))
+        return self._model.logits(hidden.index_select(0, _tensor(rows)))
 
     def _scores(self, plan: Plan, hidden: Tensor) -> dict[Sequence, list[tuple[int, float, TopLogprobs | None]]]:
         scores: dict[Sequence, list[tuple[int, float, TopLogprobs | None]]] = {}
@@ -77,6 +78,10 @@ class ModelRunner:
                     (chunk.start + row + 1, logprob, top) for row, (logprob, top) in zip(part, found, strict=True)
                 )
         return scores
+
+
+def _tensor(numbers: list[int]) -> Tensor:
+    return torch.from_numpy(np.array(numbers, dtype=np.int64))
 
 
 def _with_first_rows(plan: Plan) -> list[tuple[int, Chunk]]:

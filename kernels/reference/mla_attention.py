@@ -9,6 +9,7 @@ same pages their queries are folded into one block, which reads the keys once an
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,8 @@ BLOCK_TOKENS = 256
 _MIN_ROWS = 3
 _ROW_MULTIPLE = 16
 _SMALL = 16
+# Row v masks all keys but the first v. The plan is made between two steps, where numpy's small calls cost least.
+_MASKS = np.where(np.arange(BLOCK_TOKENS) < np.arange(BLOCK_TOKENS + 1)[:, None], 0.0, -np.inf).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,22 +187,25 @@ def _block_call(
         rows += [row for row, _ in queries] + [0] * padding
         visible += [count for _, count in queries] + [BLOCK_TOKENS] * padding
         targets += [row * max_blocks + index for row, _ in queries]
-    if full:
-        mask = torch.zeros(1, 1, 1, BLOCK_TOKENS)
-    else:
-        hidden = torch.arange(BLOCK_TOKENS) >= torch.tensor(visible).unsqueeze(1)
-        mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-        mask = mask.view(len(members), 1, num_rows, 1, BLOCK_TOKENS).expand(-1, -1, -1, heads_per_group, -1)
-        mask = mask.reshape(len(members), 1, num_rows * heads_per_group, BLOCK_TOKENS)
     return _BlockCall(
-        pages=torch.tensor(pages),
-        rows=torch.tensor(rows),
-        mask=mask,
-        valid=None if len(valid) == len(rows) else torch.tensor(valid),
-        targets=torch.tensor(targets),
+        pages=_tensor(pages),
+        rows=_tensor(rows),
+        mask=_mask([BLOCK_TOKENS], 1, 1) if full else _mask(visible, len(members), heads_per_group),
+        valid=None if len(valid) == len(rows) else _tensor(valid),
+        targets=_tensor(targets),
         num_blocks=len(members),
         num_rows=num_rows,
     )
+
+
+def _tensor(numbers: list[int]) -> Tensor:
+    return torch.from_numpy(np.array(numbers, dtype=np.int64))
+
+
+def _mask(visible: list[int], num_blocks: int, heads_per_group: int) -> Tensor:
+    """[blocks, 1, rows * heads_per_group, 256]: 0 for the first `visible` keys of a row, -inf for the others."""
+    folded = np.repeat(np.array(visible), heads_per_group)
+    return torch.from_numpy(_MASKS[folded].reshape(num_blocks, 1, -1, BLOCK_TOKENS))
 
 
 def _padded_rows(num_rows: int, heads_per_group: int) -> int:
