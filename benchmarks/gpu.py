@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import triton
@@ -60,6 +61,8 @@ FLASH_MLA = {
 }  # fmt: skip
 LENGTHS = (1024, 4096, 16384, 32768)
 
+Item = TypeVar("Item")
+
 
 @dataclass
 class Timing:
@@ -97,7 +100,7 @@ class Bench:
         self.timings.append(Timing(kernel, case, us, floor, peer))
         print(self.timings[-1].row(), flush=True)
 
-    def sets(self, make: Callable[[], object], nbytes: int) -> list[object]:
+    def sets(self, make: Callable[[], Item], nbytes: int) -> list[Item]:
         """Input sets that together exceed the L2 cache several times."""
         return [make() for _ in range(max(2, min(48, COLD // max(1, nbytes))))]
 
@@ -134,9 +137,7 @@ def bench_mla(bench: Bench) -> None:
         starts = [(i * need) % (pages - need + 1) for i in range(count)]
         plans = [replace(plan, page_table=shuffled[s : s + need].view(batch, -1)) for s in starts]
         q = bench.random(batch * query_len, 16, HEAD_DIM)
-        return time_graph(
-            [lambda p=p: mla_decode.mla_decode(q, cache, p, scale=0.07, latent_dim=LATENT) for p in plans]
-        )
+        return time_graph([partial(mla_decode.mla_decode, q, cache, p, scale=0.07, latent_dim=LATENT) for p in plans])
 
     for query_len, table in FLASH_MLA.items():
         for batch, peers in table.items():
@@ -166,7 +167,7 @@ def bench_experts(bench: Bench) -> None:
                 hits.append(int((offsets.diff() > 0).sum()))
                 inputs.append((bench.random(tokens * k, in_features), weights, offsets))
             run = moe_grouped_gemm.moe_grouped_gemm
-            us = time_graph([lambda a=a: run(*a, swiglu=fused) for a in inputs] * 2)
+            us = time_graph([partial(run, *a, swiglu=fused) for a in inputs] * 2)
             columns = out_features // 2 if fused else out_features
             moved = statistics.mean(hits) * out_features * in_features * 2 + tokens * k * (in_features + columns) * 2
             operations = 2.0 * tokens * k * out_features * in_features
@@ -178,25 +179,25 @@ def bench_rows(bench: Bench) -> None:
     weight, latent_weight = bench.random(2048), bench.random(LATENT)
     for tokens in (32, 4096):
         x = bench.sets(lambda: (bench.random(tokens, 2048), bench.random(tokens, 2048)), tokens * 8192)
-        us = time_graph([lambda a=a: rms_norm.rms_norm(a, weight, 1e-6) for a, _ in x])
+        us = time_graph([partial(rms_norm.rms_norm, a, weight, 1e-6) for a, _ in x])
         bench.add("rms_norm", f"{tokens} x 2048", us, moved=tokens * 8192)
-        us = time_graph([lambda a=a, b=b: rms_norm.add_rms_norm(a, b, weight, 1e-6) for a, b in x])
+        us = time_graph([partial(rms_norm.add_rms_norm, a, b, weight, 1e-6) for a, b in x])
         bench.add("add_rms_norm", f"{tokens} x 2048", us, moved=tokens * 16384)
         cache = bench.random(tokens // PAGE + 8, PAGE, HEAD_DIM)
         turns = bench.random(tokens, ROPE // 2, 2, dtype=torch.float32)
         slots = torch.randperm(cache.shape[0] * PAGE, device="cuda")[:tokens]
         kv = bench.sets(lambda: bench.random(tokens, HEAD_DIM), tokens * HEAD_DIM * 4)
-        us = time_graph([lambda a=a: rope.write_latent(a, latent_weight, 1e-6, turns, slots, cache) for a in kv])
+        us = time_graph([partial(rope.write_latent, a, latent_weight, 1e-6, turns, slots, cache) for a in kv])
         bench.add("write_latent", f"{tokens} x {HEAD_DIM}", us, moved=tokens * (HEAD_DIM * 4 + 264))
         q = bench.sets(lambda: bench.random(tokens, 16, ROPE), tokens * 4096)
-        us = time_graph([lambda a=a: rope.apply_rope(a, turns) for a in q])
+        us = time_graph([partial(rope.apply_rope, a, turns) for a in q])
         bench.add("apply_rope", f"{tokens} x 16 x {ROPE}", us, moved=tokens * (4096 + 256))
         gate_up = bench.sets(lambda: bench.random(tokens, 5632), tokens * 5632 * 3)
-        us = time_graph([lambda a=a: swiglu.swiglu(a) for a in gate_up])
+        us = time_graph([partial(swiglu.swiglu, a) for a in gate_up])
         bench.add("swiglu", f"{tokens} x 5632", us, moved=tokens * 5632 * 3)
         logits = bench.sets(lambda: bench.random(tokens, 64, dtype=torch.float32), tokens * 256)
         us = time_graph(
-            [lambda a=a: moe_gate.moe_gate(a, k=6, scoring="softmax", normalize=False, scale=1.0) for a in logits]
+            [partial(moe_gate.moe_gate, a, k=6, scoring="softmax", normalize=False, scale=1.0) for a in logits]
         )
         bench.add("moe_gate", f"{tokens} x 64, 6 best", us, moved=tokens * (256 + 72))
         ids, weights = moe_gate.moe_gate(logits[0], k=6, scoring="softmax", normalize=False, scale=1.0)
@@ -204,23 +205,23 @@ def bench_rows(bench: Bench) -> None:
         bench.add("moe_permute", f"{tokens} x 6 of 64", us, moved=tokens * 6 * 16)
         order, _ = moe_permute.moe_permute(ids, 64)
         y = bench.sets(lambda: bench.random(tokens * 6, 2048), tokens * 6 * 4096)
-        us = time_graph([lambda a=a: moe_permute.moe_combine(a, order, weights) for a in y])
+        us = time_graph([partial(moe_permute.moe_combine, a, order, weights) for a in y])
         bench.add("moe_combine", f"{tokens} x 6 x 2048", us, moved=tokens * (6 * 4096 + 8192))
         table = bench.random(102400, 2048)
         tokens_ids = [torch.randint(0, 102400, (tokens,), generator=bench.generator, device="cuda") for _ in range(4)]
-        us = time_graph([lambda a=a: embedding.embedding(a, table) for a in tokens_ids])
+        us = time_graph([partial(embedding.embedding, a, table) for a in tokens_ids])
         bench.add("embedding", f"{tokens} x 2048", us, moved=tokens * 8192)
     rows, size = 32, 129280
     many = [bench.random(rows, size, dtype=torch.float32) * 3 for _ in range(16)]
     total = torch.empty(rows, device="cuda")
-    reading = time_graph([lambda a=a: torch.amax(a, dim=1, out=total) for a in many])
+    reading = time_graph([partial(torch.amax, a, dim=1, out=total) for a in many])
     bench.add("(torch.amax)", f"{rows} x {size}, reads once", reading, moved=rows * size * 4)
     mask = torch.randint(-(2**31), 2**31 - 1, (rows, size // 32), device="cuda", dtype=torch.int64).to(torch.int32)
     heat, seeds = torch.full((rows,), 0.8, device="cuda"), torch.arange(rows, device="cuda") + 7
     for name, bits in (("", None), (", bitmask", mask)):
-        us = time_graph([lambda a=a: sampling.sample_tokens(a, heat, seeds, seeds, bits) for a in many])
+        us = time_graph([partial(sampling.sample_tokens, a, heat, seeds, seeds, bits) for a in many])
         bench.add("sample_tokens", f"{rows} x {size}{name}", us, moved=rows * size * 4, peer=reading)
-    us = time_graph([lambda a=a: log_softmax.log_softmax(a) for a in many])
+    us = time_graph([partial(log_softmax.log_softmax, a) for a in many])
     bench.add("log_softmax", f"{rows} x {size}", us, moved=rows * size * 8)
 
 
