@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from ..errors import ConstraintError, InvalidConstraint
+from ..errors import InvalidConstraint
 from .compiled import CompiledGrammar
 from .constraint import Constraint
 from .engine import EngineRefusal, GrammarEngine
@@ -58,18 +58,17 @@ class GrammarCompiler:
         return found
 
     def _compile(self, constraint: Constraint) -> CompiledGrammar:
-        error: ConstraintError | None = None
-        for lowered in lower(constraint):
+        lowered = lower(constraint)
+        while True:
             try:
                 grammar = self._engine.compile(lowered.lark)
             except EngineRefusal as refusal:
-                error = lowered.blame(refusal, self._engine.probe)
-                if refusal.kind != "unsupported":
-                    break
+                other = lowered.otherwise(refusal)
+                if other is None:
+                    raise lowered.blame(refusal, self._engine.probe) from None
+                lowered = other
             else:
                 return CompiledGrammar(constraint, grammar, lowered.report, self._shared)
-        assert error is not None
-        raise error
 
 
 def _load_engine(engines: str, vocabulary: Vocabulary) -> GrammarEngine:

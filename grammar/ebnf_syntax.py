@@ -5,66 +5,81 @@ from __future__ import annotations
 import json
 import re
 
-from ..errors import InvalidConstraint, UnsupportedConstraint
-from .constraint import EBNF
+from ..errors import CompileBudgetExceeded, InvalidConstraint, UnsatisfiableConstraint, UnsupportedConstraint
+from .constraint import EBNF, JSONSchema
+from .json_grammar import JSONGrammar
 
 __all__ = ["lower_lark"]
 
-# One lexeme of Lark. A regular expression can't be told from a division, but Lark has none.
+# One lexeme of Lark. A slash always begins a regular expression or a comment.
 _LEXEME = re.compile(
     r"""
       (?P<comment>(?://|\#)[^\n]*)
     | (?P<string>"(?:[^"\\\n]|\\.)*"i?)
     | (?P<regex>/(?!/)(?:[^/\\\n]|\\.)+/[imslux]*)
-    | (?P<directive>%[a-z_]+)
+    | (?P<directive>%[a-zA-Z_]+)
     | (?P<special><(?:\[[^\]]*\]|[^<>\s]+)>)
     | (?P<gbnf>::=)
-    | (?P<attribute>\b(?:max_tokens|stop|suffix|temperature|capture|stop_capture|lazy)\b)
-    | (?P<grammar>@[A-Za-z0-9_-]+)
+    | (?P<attribute>\b(?:max_tokens|stop|stop_capture|temperature)\b(?=\s*[=,\]]))
+    | (?P<word>[\w@-]+)
     | (?P<other>.|\n)
     """,
     re.VERBOSE,
 )
 _DIRECTIVES = frozenset({"%import", "%ignore", "%regex", "%if"})
-_ATTRIBUTES = frozenset({"max_tokens", "stop", "stop_capture", "temperature"})
+_REFUSED = {
+    "special": "is a special token, which writes no text",
+    "attribute": "can't be enforced here",
+}
 
 
 def lower_lark(constraint: EBNF) -> str:
-    """The grammar for the engine. Raises UnsupportedConstraint with line and column, or InvalidConstraint."""
-    text = constraint.text
+    """The grammar for the engine. Raises ConstraintErrors whose place or path is a line and a column."""
     if constraint.dialect == "gbnf":
         raise UnsupportedConstraint("$", "dialect", "'gbnf' is not supported yet: write the grammar in Lark")
+    text = constraint.text
+    out: list[str] = []
     position = 0
-    brackets = 0
     while position < len(text):
         match = _LEXEME.match(text, position)
         assert match is not None and match.lastgroup is not None
         kind, lexeme = match.lastgroup, match.group()
-        brackets += {"[": 1, "]": -1}.get(lexeme, 0)
         position = match.end()
-        if kind == "directive" and lexeme == "%json":
-            position = _json_end(text, position)
-            raise UnsupportedConstraint(_place(text, match.start()), "%json", "in a grammar is not supported yet")
-        if kind == "directive" and lexeme not in _DIRECTIVES:
-            raise UnsupportedConstraint(_place(text, match.start()), lexeme)
         if kind == "gbnf":
-            raise UnsupportedConstraint(_place(text, match.start()), "dialect", "reads like GBNF: write it in Lark")
-        if kind == "special":
-            message = "is a special token, which has no text"
-            raise UnsupportedConstraint(_place(text, match.start()), lexeme, message)
-        if kind == "grammar":
+            message = "reads like GBNF, which is not supported yet: write the grammar in Lark"
+            raise UnsupportedConstraint(_place(text, match.start()), "dialect", message)
+        if kind in _REFUSED:
+            raise UnsupportedConstraint(_place(text, match.start()), lexeme, _REFUSED[kind])
+        if kind == "directive" and lexeme == "%json":
+            literal, position = _lower_json(text, position)
+            lexeme = f"%json {literal}"
+        elif kind == "directive" and lexeme not in _DIRECTIVES:
             raise UnsupportedConstraint(_place(text, match.start()), lexeme)
-        if kind == "attribute" and brackets > 0 and lexeme in _ATTRIBUTES:
-            raise UnsupportedConstraint(_place(text, match.start()), lexeme, "can't be taken back, so it is refused")
-    return text
+        out.append(lexeme)
+    if not re.search(r"^[ \t]*[?!]?start\b", text, re.MULTILINE):
+        raise InvalidConstraint("grammar", "has no rule `start`")
+    return "".join(out)
 
 
-def _json_end(text: str, position: int) -> int:
+def _lower_json(text: str, position: int) -> tuple[str, int]:
+    """The schema that begins behind `position`, lowered, and where it ends."""
     start = len(text) - len(text[position:].lstrip())
+    place = _place(text, start)
     try:
-        return json.JSONDecoder().raw_decode(text, start)[1]
+        _, end = json.JSONDecoder().raw_decode(text, start)
     except json.JSONDecodeError as error:
         raise InvalidConstraint(_place(text, error.pos), error.msg) from None
+    try:
+        schema = JSONGrammar.of(JSONSchema(text[start:end]))
+        return schema.literal(schema.lowered.root), end
+    except InvalidConstraint as error:
+        raise InvalidConstraint(f"{place}, {error.place}", error.message) from None
+    except UnsupportedConstraint as error:
+        raise UnsupportedConstraint(f"{place}, {error.path}", error.keyword, error.message) from None
+    except UnsatisfiableConstraint as error:
+        raise UnsatisfiableConstraint(f"{place}, {error.path}", error.message) from None
+    except CompileBudgetExceeded as error:
+        raise CompileBudgetExceeded(error.what, f"{place}: {error.message}") from None
 
 
 def _place(text: str, position: int) -> str:

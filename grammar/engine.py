@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..errors import DrawloomError
 from .vocabulary import Vocabulary
 
-__all__ = ["EngineGrammar", "EngineMatcher", "EngineRefusal", "GrammarEngine"]
+__all__ = ["EngineGrammar", "EngineMatcher", "EngineRefusal", "GrammarEngine", "Probe"]
 
 Bitmask = NDArray[np.int32]
 
@@ -23,6 +23,9 @@ class EngineRefusal(Exception):
         super().__init__(message)
         self.kind = kind
         self.message = message
+
+
+Probe = Callable[[str], EngineRefusal | None]
 
 
 class EngineMatcher(Protocol):

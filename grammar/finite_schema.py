@@ -8,7 +8,7 @@ from typing import Any
 from .json_path import Path
 from .json_schema import LoweredSchema, Schema
 
-__all__ = ["bar_endless", "required_parts", "blamed_path"]
+__all__ = ["bar_definitions", "bar_endless", "required_parts", "blamed_path"]
 
 _SCALARS = frozenset({"null", "boolean", "number", "integer", "string"})
 _TYPES = (*_SCALARS, "array", "object")
@@ -24,9 +24,29 @@ def bar_endless(lowered: LoweredSchema) -> bool:
     while found := {name for name in rest if _is_finite(lowered.definitions[name], finite)}:
         finite |= found
         rest -= found
-    for name in rest:
-        lowered.definitions[name] = False
+    bar_definitions(lowered, rest)
     return _is_finite(lowered.root, finite)
+
+
+def bar_definitions(lowered: LoweredSchema, names: set[str]) -> None:
+    """Puts `false` in the place of every reference to `names`; an engine may refuse a definition that is `false`."""
+    if not names:
+        return
+
+    def barred(node: Schema) -> Schema:
+        reference = node.get("$ref", "") if isinstance(node, dict) else ""
+        return False if reference.rpartition("/")[2] in names else node
+
+    lowered.root = barred(lowered.root)
+    lowered.definitions = {name: barred(node) for name, node in lowered.definitions.items() if name not in names}
+    for _, node in lowered.paths:
+        for keyword, value in node.items():
+            if keyword in ("properties", "patternProperties"):
+                node[keyword] = {name: barred(part) for name, part in value.items()}
+            elif keyword in ("anyOf", "allOf", "oneOf", "prefixItems"):
+                node[keyword] = [barred(part) for part in value]
+            elif keyword in ("items", "additionalProperties"):
+                node[keyword] = barred(value)
 
 
 def _is_finite(node: Schema, finite: set[str]) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ..errors import InvalidConstraint, UnsupportedConstraint
@@ -249,7 +250,7 @@ def _format(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Pat
             raise UnsupportedConstraint(show_path(path[:-1]), keyword, f"{value!r} can't be asserted")
         lowering.report[show_path(path)] = Treatment.ANNOTATION.value
         return
-    asserted: list[dict[str, Any]] = [{"pattern": write_pattern(pattern, path)} for pattern in known.patterns]
+    asserted: list[dict[str, Any]] = [{"pattern": _format_pattern(pattern)} for pattern in known.patterns]
     if known.max_length is not None:
         asserted.append({"maxLength": known.max_length})
     if "pattern" not in node:
@@ -266,6 +267,11 @@ def write_pattern(pattern: str, path: Path) -> str:
     """A JSON Schema pattern (found anywhere in the text) as one that the engine matches against the whole text."""
     place = show_path(path)
     return f"^(?:{write_search(parse_regex(pattern, 'ecma', place=place), place)})$"
+
+
+@lru_cache
+def _format_pattern(pattern: str) -> str:
+    return write_pattern(pattern, ("format",))
 
 
 def _boolean_exclusive(out: dict[str, Any]) -> None:

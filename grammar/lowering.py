@@ -3,77 +3,88 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..errors import (
     CompileBudgetExceeded,
     ConstraintError,
+    InvalidConstraint,
     UnsatisfiableConstraint,
     UnsupportedConstraint,
 )
 from .constraint import EBNF, Choice, Constraint, JSONSchema, Regex
 from .ebnf_syntax import lower_lark
-from .engine import EngineRefusal
-from .json_grammar import json_grammars
+from .engine import EngineRefusal, Probe
+from .json_grammar import JSONGrammar
 from .regex_classes import write_character
 from .regex_emit import write_full_match
 from .regex_syntax import parse_regex
 
 __all__ = ["Lowered", "lower"]
 
-Probe = Callable[[str], EngineRefusal | None]
+
+class Lowered(Protocol):
+    """A constraint as a grammar."""
+
+    @property
+    def lark(self) -> str: ...
+
+    @property
+    def report(self) -> Mapping[str, str]:
+        """How each part of the constraint is treated."""
+
+    def otherwise(self, refusal: EngineRefusal) -> Lowered | None:
+        """Another way to say the same, worth trying after `refusal`."""
+
+    def blame(self, refusal: EngineRefusal, probe: Probe) -> ConstraintError:
+        """The error that tells the user of `refusal`."""
+
+
+def lower(constraint: Constraint) -> Lowered:
+    """Raises InvalidConstraint, UnsupportedConstraint, UnsatisfiableConstraint, CompileBudgetExceeded."""
+    if isinstance(constraint, JSONSchema):
+        return JSONGrammar.of(constraint)
+    if isinstance(constraint, Regex):
+        return _TextGrammar(_regex(constraint), "pattern")
+    if isinstance(constraint, Choice):
+        return _TextGrammar(_terminal("|".join("".join(map(write_character, text)) for text in constraint.choices)))
+    if isinstance(constraint, EBNF):
+        return _TextGrammar(lower_lark(constraint), "grammar", checked=False)
+    raise InvalidConstraint("constraint", f"{constraint!r} is no constraint")
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """A grammar, what it enforces, and who is to blame when an engine refuses it."""
+class _TextGrammar:
+    """`checked`: the syntax was checked before, so that what an engine refuses isn't malformed."""
 
     lark: str
-    report: Mapping[str, str]
-    blame: Callable[[EngineRefusal, Probe], ConstraintError]
+    keyword: str = "choices"
+    checked: bool = True
+    report: Mapping[str, str] = field(default_factory=lambda: {"$": "enforced"})
+
+    def otherwise(self, refusal: EngineRefusal) -> Lowered | None:
+        return None
+
+    def blame(self, refusal: EngineRefusal, probe: Probe) -> ConstraintError:
+        if refusal.kind == "unsatisfiable":
+            return UnsatisfiableConstraint("$", refusal.message)
+        if refusal.kind == "budget":
+            return CompileBudgetExceeded(self.keyword, refusal.message)
+        if self.checked or "support" in refusal.message:
+            return UnsupportedConstraint("$", self.keyword, f"is refused by the engine: {refusal.message}")
+        return InvalidConstraint(self.keyword, refusal.message)
 
 
-def lower(constraint: Constraint) -> Iterator[Lowered]:
-    """The ways to say `constraint`, the best first; a later one is worth trying where an engine refuses the first."""
-    if isinstance(constraint, JSONSchema):
-        for lark, report, blame in json_grammars(constraint):
-            yield Lowered(lark, report, blame)
-    elif isinstance(constraint, Regex):
-        yield _lower_regex(constraint)
-    elif isinstance(constraint, Choice):
-        pattern = "|".join("".join(map(write_character, choice)) for choice in constraint.choices)
-        yield Lowered(_terminal(pattern), {"$": "enforced"}, _plain_blame("choices"))
-    elif isinstance(constraint, EBNF):
-        yield Lowered(lower_lark(constraint), {"$": "enforced"}, _plain_blame("grammar"))
-    else:
-        raise TypeError(f"{constraint!r} is no constraint")
-
-
-def _lower_regex(constraint: Regex) -> Lowered:
+def _regex(constraint: Regex) -> str:
     flags = re.RegexFlag(constraint.flags)
     unknown = flags & ~(re.IGNORECASE | re.DOTALL)
     if unknown:
         raise UnsupportedConstraint("$", "flags", f"{unknown!r} is not supported: only re.IGNORECASE and re.DOTALL are")
-    tree = parse_regex(
-        constraint.pattern,
-        "python",
-        ignore_case=bool(flags & re.IGNORECASE),
-        dot_all=bool(flags & re.DOTALL),
-    )
-    return Lowered(_terminal(write_full_match(tree)), {"$": "enforced"}, _plain_blame("pattern"))
+    ignore_case, dot_all = bool(flags & re.IGNORECASE), bool(flags & re.DOTALL)
+    return _terminal(write_full_match(parse_regex(constraint.pattern, "python", ignore_case, dot_all)))
 
 
 def _terminal(pattern: str) -> str:
     return f"start: TEXT\nTEXT: /{pattern or '(?:)'}/"  # two slashes would begin a comment
-
-
-def _plain_blame(keyword: str) -> Callable[[EngineRefusal, Probe], ConstraintError]:
-    def blame(refusal: EngineRefusal, probe: Probe) -> ConstraintError:
-        if refusal.kind == "unsatisfiable":
-            return UnsatisfiableConstraint("$", refusal.message)
-        if refusal.kind == "budget":
-            return CompileBudgetExceeded(keyword, refusal.message)
-        return UnsupportedConstraint("$", keyword, f"is refused by the engine: {refusal.message}")
-
-    return blame

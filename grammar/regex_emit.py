@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ..errors import UnsupportedConstraint
 from .regex_classes import CharacterSet
-from .regex_syntax import Alternation, Anchor, Concatenation, Node, Repeat
+from .regex_nodes import Alternation, Anchor, Concatenation, Node, Repeat
 
 __all__ = ["ANYTHING", "write_full_match", "write_search"]
 

@@ -9,119 +9,50 @@ Only the set of matched texts matters here, so lazy and greedy quantifiers mean 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
-from ..errors import InvalidConstraint, UnsupportedConstraint
-from .regex_classes import CharacterSet, escape_class, property_class
+from .regex_classes import CharacterSet
+from .regex_nodes import Alternation, Anchor, Concatenation, Node, Repeat
+from .regex_reader import Dialect, Flags, RegexReader
 
-__all__ = ["Alternation", "Anchor", "Concatenation", "Dialect", "Node", "Repeat", "parse_regex"]
-
-Dialect = Literal["python", "ecma"]
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """`^`, ``\\A`` (start) or `$`, ``\\Z`` (end)."""
-
-    at_start: bool
-    position: int
-
-
-@dataclass(frozen=True)
-class Concatenation:
-    parts: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True)
-class Alternation:
-    options: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Repeat:
-    body: Node
-    minimum: int
-    maximum: int | None
-
-
-Node = CharacterSet | Anchor | Concatenation | Alternation | Repeat
-
-
-@dataclass(frozen=True)
-class _Flags:
-    ignore_case: bool = False
-    dot_all: bool = False
-
+__all__ = ["parse_regex"]
 
 _LOOKAROUND = {"=": "lookahead", "!": "negative lookahead", "<=": "lookbehind", "<!": "negative lookbehind"}
 _PYTHON_ANCHORS = {"A": True, "Z": False}
 _UNSUPPORTED_ESCAPES = {"b": "word boundary", "B": "word boundary", "k": "backreference", "g": "backreference"}
-_REGEX_MODULE_ESCAPES = "GKLMRXmhz"  # mean something in the regex module and are errors in re
-_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _MAX_REPEAT = 2**32 - 1
 _MAX_DEPTH = 100
 
 
 def parse_regex(
-    pattern: str, dialect: Dialect, *, ignore_case: bool = False, dot_all: bool = False, place: str = ""
+    pattern: str, dialect: Dialect, ignore_case: bool = False, dot_all: bool = False, *, place: str = ""
 ) -> Node:
     """The tree of `pattern`. `place` is prefixed to the position in errors (a JSON path, for schemas)."""
-    return _Parser(pattern, dialect, place).parse(_Flags(ignore_case, dot_all))
+    return _Parser(pattern, dialect, place).parse(Flags(ignore_case, dot_all))
 
 
-class _Parser:
+class _Parser(RegexReader):
     def __init__(self, pattern: str, dialect: Dialect, place: str) -> None:
-        self.pattern = pattern
-        self.dialect = dialect
-        self.place = place
-        self.position = 0
+        super().__init__(pattern, dialect, place)
         self.names: set[str] = set()
         self.depth = 0
 
-    def parse(self, flags: _Flags) -> Node:
+    def parse(self, flags: Flags) -> Node:
         flags = self.leading_flags(flags)
         node = self.alternation(flags)
         if self.position < len(self.pattern):
             raise self.invalid("unbalanced parenthesis")
         return node
 
-    # Errors and the cursor
-
-    def where(self, position: int | None = None) -> str:
-        at = f"position {self.position if position is None else position}"
-        return f"{self.place}: {at}" if self.place else at
-
-    def invalid(self, message: str, position: int | None = None) -> InvalidConstraint:
-        return InvalidConstraint(self.where(position), message)
-
-    def unsupported(self, keyword: str, position: int | None = None) -> UnsupportedConstraint:
-        return UnsupportedConstraint(self.where(position), keyword, "is not supported in a regular expression")
-
-    def peek(self, count: int = 1) -> str:
-        return self.pattern[self.position : self.position + count]
-
-    def take(self, text: str) -> bool:
-        found = self.pattern.startswith(text, self.position)
-        if found:
-            self.position += len(text)
-        return found
-
-    def next(self, what: str) -> str:
-        if self.position >= len(self.pattern):
-            raise self.invalid(what)
-        self.position += 1
-        return self.pattern[self.position - 1]
-
     # Structure
 
-    def alternation(self, flags: _Flags) -> Node:
+    def alternation(self, flags: Flags) -> Node:
         options = [self.concatenation(flags)]
         while self.take("|"):
             options.append(self.concatenation(flags))
         return options[0] if len(options) == 1 else Alternation(tuple(options))
 
-    def concatenation(self, flags: _Flags) -> Node:
+    def concatenation(self, flags: Flags) -> Node:
         parts: list[Node] = []
         while self.position < len(self.pattern) and self.peek() not in "|)":
             atom = self.atom(flags)
@@ -129,7 +60,7 @@ class _Parser:
                 parts.append(self.quantified(atom))
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
-    def atom(self, flags: _Flags) -> Node | None:
+    def atom(self, flags: Flags) -> Node | None:
         start = self.position
         char = self.next("end of pattern")
         if char == "(":
@@ -148,10 +79,7 @@ class _Parser:
             return self.escape(flags, start)
         return self.literal(char, flags)
 
-    def literal(self, char: str, flags: _Flags) -> CharacterSet:
-        return CharacterSet.build([char], ignore_case=flags.ignore_case, dotted_i=self.dialect == "python")
-
-    def dot(self, flags: _Flags) -> CharacterSet:
+    def dot(self, flags: Flags) -> CharacterSet:
         newlines = "\n" if self.dialect == "python" else "\n\r\u2028\u2029"
         return CharacterSet.build([] if flags.dot_all else list(newlines), negated=True)
 
@@ -202,9 +130,21 @@ class _Parser:
             raise self.invalid("the repetition number is too large", start)
         return minimum, maximum
 
+    def escape(self, flags: Flags, start: int) -> Node:
+        letter = self.peek()
+        if self.dialect == "python" and letter in _PYTHON_ANCHORS:
+            self.position += 1
+            return Anchor(_PYTHON_ANCHORS[letter], start)
+        if letter in _UNSUPPORTED_ESCAPES:
+            raise self.unsupported(_UNSUPPORTED_ESCAPES[letter], start)
+        if letter.isdigit() and letter != "0":
+            raise self.unsupported("backreference", start)
+        found = self.escape_value(flags, start)
+        return found if isinstance(found, CharacterSet) else self.literal(found, flags)
+
     # Groups
 
-    def group(self, flags: _Flags, start: int) -> Node | None:
+    def group(self, flags: Flags, start: int) -> Node | None:
         if self.take("?#"):
             end = self.pattern.find(")", self.position)
             if end < 0:
@@ -222,7 +162,7 @@ class _Parser:
             raise self.invalid("missing ), unterminated subpattern", start)
         return body if isinstance(body, Alternation | Concatenation) else Concatenation((body,))
 
-    def group_kind(self, flags: _Flags, start: int) -> _Flags:
+    def group_kind(self, flags: Flags, start: int) -> Flags:
         if self.take(":"):
             return flags
         for sign, name in _LOOKAROUND.items():
@@ -253,7 +193,7 @@ class _Parser:
         self.names.add(name)
         self.position = end + 1
 
-    def leading_flags(self, flags: _Flags) -> _Flags:
+    def leading_flags(self, flags: Flags) -> Flags:
         """Reads ``(?is)`` at the very start, which holds for the whole pattern."""
         while self.peek(2) == "(?" and self.pattern[self.position + 2 : self.position + 3] in tuple("aiLmsuxw"):
             start = self.position
@@ -265,7 +205,7 @@ class _Parser:
             flags = changed
         return flags
 
-    def flag_letters(self, flags: _Flags, start: int) -> _Flags:
+    def flag_letters(self, flags: Flags, start: int) -> Flags:
         value = True
         seen = 0
         while self.peek() and (self.peek().isalpha() or self.peek() == "-"):
@@ -286,119 +226,3 @@ class _Parser:
         if not seen:
             raise self.invalid("unknown extension", start)
         return flags
-
-    # Escapes and classes
-
-    def escape(self, flags: _Flags, start: int) -> Node:
-        letter = self.peek()
-        if self.dialect == "python" and letter in _PYTHON_ANCHORS:
-            self.position += 1
-            return Anchor(_PYTHON_ANCHORS[letter], start)
-        if letter in _UNSUPPORTED_ESCAPES:
-            raise self.unsupported(_UNSUPPORTED_ESCAPES[letter], start)
-        if letter.isdigit() and letter != "0":
-            raise self.unsupported("backreference", start)
-        found = self.escape_value(flags, start)
-        return found if isinstance(found, CharacterSet) else self.literal(found, flags)
-
-    def escape_value(self, flags: _Flags, start: int) -> CharacterSet | str:
-        """What follows a backslash, inside or outside of a class: a set, or one character."""
-        letter = self.next("bad escape (end of pattern)")
-        if letter in "dDsSwW":
-            return escape_class(letter, self.dialect)
-        if letter in "pP":
-            if flags.ignore_case:
-                raise self.unsupported("a property class under IGNORECASE", start)
-            return self.property(letter, start)
-        if letter in _CONTROLS:
-            return _CONTROLS[letter]
-        if letter in "xuU":
-            return self.code_point(letter, start)
-        if letter == "0" and not (self.peek().isdigit() and self.dialect == "ecma"):
-            return chr(int("0" + self.octal(2), 8))
-        if self.dialect == "python" and letter == "a":
-            return "\a"
-        if self.dialect == "ecma" and letter == "c" and self.peek().isascii() and self.peek().isalpha():
-            return chr(ord(self.next("")) % 32)
-        if not letter.isalnum() or not letter.isascii():
-            return letter
-        if self.dialect == "python" and letter not in _REGEX_MODULE_ESCAPES + "N" and not letter.isdigit():
-            raise self.invalid(f"bad escape \\{letter}", start)
-        raise self.unsupported(f"the escape \\{letter}", start)
-
-    def octal(self, limit: int) -> str:
-        begin = self.position
-        while self.position - begin < limit and self.peek() in tuple("01234567"):
-            self.position += 1
-        return self.pattern[begin : self.position]
-
-    def code_point(self, letter: str, start: int) -> str:
-        if self.dialect == "ecma" and letter == "u" and self.take("{"):
-            end = self.pattern.find("}", self.position)
-            digits = self.pattern[self.position : end] if end >= 0 else ""
-            self.position = end + 1
-        elif self.dialect == "ecma" and letter == "U":
-            raise self.unsupported("the escape \\U", start)
-        else:
-            count = {"x": 2, "u": 4, "U": 8}[letter]
-            digits = self.peek(count) if len(self.peek(count)) == count else ""
-            self.position += count
-        try:
-            value = int(digits, 16) if all(digit in "0123456789abcdefABCDEF" for digit in digits) else -1
-            point = chr(value)
-        except (ValueError, OverflowError):
-            raise self.invalid(f"incomplete or impossible escape \\{letter}", start) from None
-        if 0xD800 <= value < 0xE000:
-            raise self.unsupported("a surrogate code point", start)
-        return point
-
-    def property(self, letter: str, start: int) -> CharacterSet:
-        name = ""
-        if self.take("{"):
-            end = self.pattern.find("}", self.position)
-            name = self.pattern[self.position : end] if end >= 0 else ""
-            self.position = end + 1
-        found = property_class(name, negated=letter == "P")
-        if found is None:
-            raise self.unsupported(f"\\{letter}{{{name}}}", start)
-        return found
-
-    def character_class(self, flags: _Flags, start: int) -> CharacterSet:
-        negated = self.take("^")
-        items: list[CharacterSet | str | tuple[str, str]] = []
-        first = self.dialect == "python"  # in Python a "]" in the first place is a literal
-        while first or not self.take("]"):
-            first = False
-            at = self.position
-            low = self.class_atom(flags, start)
-            if self.peek() != "-" or self.peek(2)[1:] in ("]", "") or self.dash_is_literal(low):
-                items.append(low)
-                continue
-            self.position += 1
-            high = self.class_atom(flags, start)
-            if isinstance(low, CharacterSet) or isinstance(high, CharacterSet) or low > high:
-                raise self.invalid("bad character range", at)
-            items.append((low, high))
-        return CharacterSet.build(items, negated, flags.ignore_case, dotted_i=self.dialect == "python")
-
-    def dash_is_literal(self, low: CharacterSet | str) -> bool:
-        """ECMA-262 annex B: in ``[\\w-.]`` the dash stands for itself."""
-        return self.dialect == "ecma" and isinstance(low, CharacterSet)
-
-    def class_atom(self, flags: _Flags, start: int) -> CharacterSet | str:
-        at = self.position
-        if at >= len(self.pattern):
-            raise self.invalid("unterminated character set", start)
-        char = self.next("")
-        if char == "[" and self.dialect == "python" and self.peek() in (":", ".", "="):
-            raise self.unsupported("a POSIX class", at)
-        if char != "\\":
-            return char
-        if self.take("b"):
-            return "\b"
-        if self.peek().isdigit() and self.dialect == "python":
-            digits = self.octal(3)
-            if not digits or int(digits, 8) > 0o377:
-                raise self.invalid("bad octal escape", at)
-            return chr(int(digits, 8))
-        return self.escape_value(flags, at)

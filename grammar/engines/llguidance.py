@@ -15,16 +15,22 @@ from ..vocabulary import Vocabulary
 __all__ = ["LLGuidanceEngine"]
 
 # Forcing bars every tokenisation of forced text but one; here masks hold every token that the grammar allows.
-_OPTIONS = '%llguidance {"no_forcing": true}\n'
+# Behind the grammar, so that the lines in messages are those of the grammar.
+_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 
 _BUDGET = re.compile(r"fuel|too (?:many|large|complex|deep)|limit|TooComplex|Unable to determine|symbols\.len\(\)")
 
 
 def _refusal(message: str) -> EngineRefusal:
-    head = message.split("\n<state>")[0].split("\n")[0][:500]
+    head = _head(message)
     if "Unsatisfiable schema" in head:
         return EngineRefusal("unsatisfiable", head)
     return EngineRefusal("budget" if _BUDGET.search(head) else "unsupported", head)
+
+
+def _head(message: str) -> str:
+    """The message without the engine's state and the grammar's text, which follow."""
+    return re.split(r"\n<state>|\n +1 \|", message)[0].strip()[:500]
 
 
 class _Tokens(TokenizerWrapper):
@@ -66,13 +72,13 @@ class LLGuidanceEngine:
 
     def _new(self, lark: str, whole_bytes: bool) -> LLMatcher:
         tokenizer = self._bytes if whole_bytes else self._tokenizer
-        matcher = LLMatcher(tokenizer, _OPTIONS + lark, log_level=0, limits=self._limits)
+        matcher = LLMatcher(tokenizer, lark + _OPTIONS, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise _refusal(matcher.get_error())
         return matcher
 
     def probe(self, lark: str) -> EngineRefusal | None:
-        message = LLMatcher.validate_grammar(_OPTIONS + lark, limits=self._limits)
+        message = LLMatcher.validate_grammar(lark + _OPTIONS, limits=self._limits)
         return _refusal(message) if message and not message.startswith("WARNING") else None
 
     def fill_batch(self, matchers: Sequence[tuple[_Matcher, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
@@ -132,7 +138,7 @@ class _Grammar:
 
 
 def _failure(matcher: LLMatcher) -> DrawloomError:
-    message = matcher.get_error().split("\n<state>")[0].split("\n")[0][:500]
+    message = _head(matcher.get_error())
     if matcher.stop_reason() in ("LexerTooComplex", "ParserTooComplex") or _BUDGET.search(message):
         return CompileBudgetExceeded("mask", f"the grammar passed a limit of llguidance while matching: {message}")
     return EngineError(f"llguidance is stuck in this grammar: {message}")
