@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .mla_plan import BLOCK_TOKENS, GROUP_LEAVES, LEAF_TOKENS, MlaPlan
@@ -78,13 +79,14 @@ def mla_decode(
             q, latent, rotary, plan.page_table, plan.visible, tiles, partial, stats,
             scale * _LOG2_E, plan.page_table.shape[1], len(tiles), num_parts, base_row,
             HEADS=heads, LATENT=latent_dim, ROPE=width - latent_dim, PAGE=page_size, BLOCK_R=plan.block_rows,
-            FOLD=chosen.fold, SWAP=chosen.swap, TMA=chosen.tma, DIRECT=partial is out,
+            FOLD=chosen.fold, SWAP=chosen.swap, TMA=chosen.tma, DIRECT=partial is out, OVERLAP=q.is_cuda,
             num_warps=chosen.num_warps, num_stages=chosen.num_stages,
         )  # fmt: skip
         if partial is not out:
             _mla_merge_kernel[(num_rows,)](
                 partial, stats, plan.visible, out, num_parts, base_row,
-                HEADS=heads, LATENT=latent_dim, PART=part_tokens, FOLD=chosen.fold, num_warps=4,
+                HEADS=heads, LATENT=latent_dim, PART=part_tokens, FOLD=chosen.fold, OVERLAP=q.is_cuda,
+                num_warps=4, launch_pdl=q.is_cuda,
             )  # fmt: skip
     return out
 
@@ -118,6 +120,7 @@ def _mla_decode_kernel(
     base_row,
     HEADS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, PAGE: tl.constexpr, BLOCK_R: tl.constexpr,
     FOLD: tl.constexpr, SWAP: tl.constexpr, TMA: tl.constexpr, DIRECT: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One part (leaf, group or section) of the keys for one tile of folded rows.
 
@@ -129,6 +132,8 @@ def _mla_decode_kernel(
     BLOCK: tl.constexpr = 64
     PART_BLOCKS: tl.constexpr = 4 * 4**FOLD
     AXIS: tl.constexpr = 0 if SWAP else 1  # the axis of keys and latent columns; the other one is the folded rows
+    if OVERLAP and not DIRECT:
+        gdc_launch_dependents()  # the merge may be launched now; it waits for this grid's end itself
     tile = tl.program_id(0) % num_tiles
     part = tl.program_id(0) // num_tiles
     sequence = tl.load(tiles + tile * 4)
@@ -227,13 +232,15 @@ def _mla_decode_kernel(
 @triton.jit(do_not_specialize=["num_parts", "base_row"])
 def _mla_merge_kernel(
     partial, stats, visible, out, num_parts, base_row,
-    HEADS: tl.constexpr, LATENT: tl.constexpr, PART: tl.constexpr, FOLD: tl.constexpr,
+    HEADS: tl.constexpr, LATENT: tl.constexpr, PART: tl.constexpr, FOLD: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Fold the parts of one folded row in order, through the levels that the programs left open, and normalise."""
     row = base_row + tl.program_id(0)
     parts = tl.cdiv(tl.load(visible + row // HEADS), PART)
     slots = tl.program_id(0).to(tl.int64) * num_parts
     columns = tl.arange(0, LATENT)
+    if OVERLAP:
+        gdc_wait()
     m, l = float("-inf"), 0.0  # noqa: E741
     acc = tl.zeros((LATENT,), dtype=tl.float32)
     for start in range(0, parts, 16):

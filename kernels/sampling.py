@@ -18,7 +18,7 @@ from .log_softmax import _merge_stats
 
 __all__ = ["adjust_logits", "philox_words", "sample_tokens"]
 
-_CHUNK = 4096
+_CHUNK = 2048
 
 
 def adjust_logits(
@@ -62,7 +62,7 @@ def sample_tokens(
     leader_ids = torch.empty((rows, chunks), dtype=torch.int32, device=logits.device)
     _race_kernel[(rows, chunks)](
         logits, logits if bitmask is None else bitmask, temperatures, seeds, positions, stats, leaders, leader_ids,
-        size, chunks, triton.cdiv(size, 32), CHUNK=_CHUNK, MASKED=bitmask is not None, num_warps=8,
+        size, chunks, triton.cdiv(size, 32), CHUNK=_CHUNK, MASKED=bitmask is not None, num_warps=4,
     )  # fmt: skip
     _winner_kernel[(rows,)](
         stats, leaders, leader_ids, ids, logprobs, chunks, CHUNKS=triton.next_power_of_2(chunks), num_warps=1
@@ -136,7 +136,7 @@ def _race_kernel(
     u = (words.to(tl.float32) + 0.5) * 2.3283064365386963e-10
     rest = ((words ^ 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     shown = tl.where(top == float("-inf"), 0.0, top)
-    least = u * tl.exp((shown - x) / divisor)
+    least = u * tl.exp2((shown - x) * (1.4426950408889634 / divisor))
     # More than the roundings of the scores (in fp32, near top / T) and of these bounds.
     slack = tl.exp(0.002 + tl.abs(shown / divisor) * 1e-6)
     bound = tl.min(tl.where(x > float("-inf"), least / rest, float("inf")), axis=0) * slack
