@@ -55,6 +55,8 @@ def mla_decode(
     assert cache.is_contiguous() and scale > 0
     q = q.contiguous()
     chosen = config or _choose(plan)
+    # Unpipelined tensor-descriptor loads of this loop are miscompiled by Triton 3.6: wrong results, illegal addresses.
+    assert chosen.num_stages >= 2
     part_tokens = LEAF_TOKENS * GROUP_LEAVES**chosen.fold
     num_parts = triton.cdiv(plan.max_visible, part_tokens)
     out = torch.empty((rows, heads, latent_dim), dtype=q.dtype, device=q.device)
