@@ -54,7 +54,8 @@ def gen(
 
     regex: the whole text matches; the value is a string.
     schema: JSON. A Pydantic class, a TypedDict, a dataclass or another type that Pydantic knows gives a validated
-        object of that type; a dict or JSON text gives what `json.loads` makes of the text. `JSONSchema` takes options.
+        object of that type, and the model writes no keys that the type would ignore; a dict or JSON text gives what
+        `json.loads` makes of the text. `JSONSchema(…)` is taken as it is, with its options.
     ebnf: a sentence of a grammar in the Lark dialect; the value is a string.
     choices: one of these strings, chosen token by token. :func:`select` weighs whole strings instead.
 

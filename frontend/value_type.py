@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from ..errors import RequestError
 from ..grammar import EBNF, Choice, Constraint, JSONSchema, Regex
 
-__all__ = ["ValueType", "value_type"]
+__all__ = ["ValueType", "close_objects", "value_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +50,43 @@ def value_type(
 
 
 def _of_schema(schema: Any) -> ValueType:
-    if isinstance(schema, JSONSchema):
-        return _of_constraint(schema)
     if isinstance(schema, str | bytes | bool | Mapping):
-        return _of_constraint(JSONSchema(schema))
-    try:
-        return _of_type(schema)
-    except TypeError:  # a type that can't be hashed
-        return _of_constraint(JSONSchema(schema))
+        schema = JSONSchema(schema)
+    if not isinstance(schema, JSONSchema):
+        return _of_type(schema) if isinstance(schema, Hashable) else _of_type.__wrapped__(schema)
+    if schema.python_type is None:
+        return ValueType(schema, partial(_parse_document, schema))
+    return ValueType(schema, partial(_parse_object, TypeAdapter(schema.python_type)))
 
 
 @lru_cache(maxsize=256)
 def _of_type(python_type: Any) -> ValueType:
-    """Describing a class takes milliseconds, and a program's gen is built anew in every run."""
-    return _of_constraint(JSONSchema(python_type))
+    """Describing a class takes milliseconds, and a program's gen is built anew in every run.
+
+    Keys that the class would ignore are not asked of the model: it might write them until its tokens run out.
+    """
+    described = JSONSchema(python_type)
+    closed = JSONSchema(close_objects(json.loads(described.text)))
+    return ValueType(closed, partial(_parse_object, TypeAdapter(described.python_type)))
 
 
-def _of_constraint(constraint: JSONSchema) -> ValueType:
-    if constraint.python_type is None:
-        return ValueType(constraint, partial(_parse_document, constraint))
-    adapter: TypeAdapter[Any] = TypeAdapter(constraint.python_type)
-    return ValueType(constraint, lambda text, cut: adapter.validate_json(text))
+def close_objects(schema: Any) -> Any:
+    """The schema with ``additionalProperties: false`` in each object that lists properties and is silent on others."""
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for keyword in ("properties", "patternProperties", "$defs"):
+        if keyword in closed:
+            closed[keyword] = {name: close_objects(part) for name, part in closed[keyword].items()}
+    for keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        if keyword in closed:
+            closed[keyword] = [close_objects(part) for part in closed[keyword]]
+    for keyword in ("items", "additionalProperties"):
+        if keyword in closed:
+            closed[keyword] = close_objects(closed[keyword])
+    if "properties" in closed:
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 # A text that ended by itself is as its grammar demands. A cut text must be shown to be whole.
@@ -81,6 +97,10 @@ def _parse_document(constraint: JSONSchema, text: str, cut: bool) -> Any:
     if cut:
         jsonschema_rs.validate(json.loads(constraint.text), value)
     return value
+
+
+def _parse_object(adapter: TypeAdapter[Any], text: str, cut: bool) -> Any:
+    return adapter.validate_json(text)
 
 
 def _parse_match(constraint: Regex, text: str, cut: bool) -> str:

@@ -1,5 +1,6 @@
 """Programs run against a scripted model: text, chat, values, batches, seeds."""
 
+import json
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from drawloom import frontend as dl
 from drawloom.errors import DrawloomError, EngineError, ProgramError, RequestError
@@ -130,8 +131,35 @@ def test_schema_gives_a_value(scripted: Any, schema: Any, value: Any) -> None:
     state = program.run()
     assert state["point"] == value and type(state["point"]) is type(value)
     assert state.raw("point") == '{"x": 1, "y": 2}'
-    expected = schema if isinstance(schema, JSONSchema) else JSONSchema(schema)
-    assert backend.calls[0].constraint == expected
+    constraint = backend.calls[0].constraint
+    assert isinstance(constraint, JSONSchema)
+    if schema in (Point, Pair, Spot):
+        assert json.loads(constraint.text) == json.loads(JSONSchema(schema).text) | {"additionalProperties": False}
+    else:
+        assert constraint == (schema if isinstance(schema, JSONSchema) else JSONSchema(schema))
+
+
+class Line(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    properties: str
+
+
+class Order(BaseModel):
+    first: Line
+    rest: list[Point] | None
+    by_name: dict[str, Spot]
+
+
+def test_a_class_gets_no_keys_that_it_would_ignore() -> None:
+    """Also in what it refers to; where keys are welcome they stay so."""
+    wanted = dl.gen("a", schema=Order).value_type
+    assert wanted is not None and isinstance(wanted.constraint, JSONSchema)
+    document = json.loads(wanted.constraint.text)
+    assert document["additionalProperties"] is False
+    kinds = {name: part.get("additionalProperties") for name, part in document["$defs"].items()}
+    assert kinds == {"Line": True, "Point": False, "Spot": False}
+    assert document["$defs"]["Line"]["properties"] == {"properties": {"title": "Properties", "type": "string"}}
+    assert dl.gen("b", schema=Order).value_type is wanted
 
 
 def test_other_constraints_reach_the_backend(scripted: Any) -> None:
