@@ -97,7 +97,7 @@ def watch(engine: dl.Engine) -> Stopwatch:
     watch, loop = Stopwatch(), engine._loop
     watch.wrap(loop.scheduler, "schedule", "schedule")
     watch.wrap(loop.scheduler, "commit", "commit")
-    watch.wrap(loop._runner, "_inputs", "tensors")
+    watch.wrap(loop._runner, "prepare", "tensors")
     watch.wrap(loop._runner._model, "forward", "model")
     watch.wrap(loop._runner._model, "logits", "head")
     watch.wrap(loop._sampler, "sample", "sample")

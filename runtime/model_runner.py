@@ -36,13 +36,8 @@ class ModelRunner:
         # Zeros, since masked keys must still be finite numbers.
         self._cache = torch.zeros(model.num_layers, num_pages, page_size, model.cache_width, dtype=model.dtype)
 
-    def forward(self, plan: Plan) -> StepOutput:
-        for copy in plan.copies:
-            self._cache[:, copy.target, : copy.num_tokens] = self._cache[:, copy.source, : copy.num_tokens]
-        hidden = self._model.forward(self._inputs(plan), self._cache)
-        return StepOutput(self._sample_logits(plan, hidden), self._scores(plan, hidden))
-
-    def _inputs(self, plan: Plan) -> ForwardInput:
+    def prepare(self, plan: Plan) -> ForwardInput:
+        """The tensors of the step. All of it is Python, so do it before other threads start to work."""
         size = self._page_size
         token_ids: list[int] = []
         positions: list[int] = []
@@ -60,6 +55,12 @@ class ModelRunner:
             heads_per_group=self._model.heads_per_group,
         )
         return ForwardInput(_tensor(token_ids), _tensor(positions), _tensor(slots), attention)
+
+    def forward(self, plan: Plan, inputs: ForwardInput) -> StepOutput:
+        for copy in plan.copies:
+            self._cache[:, copy.target, : copy.num_tokens] = self._cache[:, copy.source, : copy.num_tokens]
+        hidden = self._model.forward(inputs, self._cache)
+        return StepOutput(self._sample_logits(plan, hidden), self._scores(plan, hidden))
 
     def _sample_logits(self, plan: Plan, hidden: Tensor) -> Tensor:
         rows = [first + chunk.length - 1 for first, chunk in _with_first_rows(plan) if chunk.samples]

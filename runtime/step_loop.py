@@ -60,9 +60,10 @@ class StepLoop:
         if not plan.chunks:
             return
         sequences = plan.sampled
+        inputs = self._runner.prepare(plan)
         filling = self._masks.start(sequences)
         try:
-            output = self._runner.forward(plan)
+            output = self._runner.forward(plan, inputs)
             masks = filling.result()
             sampled = self._sampler.sample(output.logits, [_sampling_row(one) for one in sequences], masks.bitmask)
         except Exception as error:

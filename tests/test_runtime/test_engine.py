@@ -253,7 +253,11 @@ def test_a_step_that_fails_ends_its_requests_and_the_engine_goes_on(
     want = engine.generate("a", GREEDY)
     runner = engine._loop._runner
     original = runner.forward
-    monkeypatch.setattr(runner, "forward", lambda plan: (_ for _ in ()).throw(MemoryError("planted")))
+
+    def broken(plan: Any, inputs: Any) -> Any:
+        raise MemoryError("planted")
+
+    monkeypatch.setattr(runner, "forward", broken)
     with pytest.raises(EngineError, match="planted"):
         engine.generate("a", GREEDY)
     monkeypatch.setattr(runner, "forward", original)
