@@ -12,7 +12,7 @@ from ..runtime.seeds import SEED_LIMIT, derive_seed, draw_seed
 from .backend import Backend
 from .hub import Hub, current_hub
 from .language import SAMPLING_NAMES
-from .program import Program
+from .program import Program, finish_all
 from .state import ProgramState
 
 __all__ = ["Function", "function"]
@@ -73,7 +73,7 @@ class Function:
         call, defaults = self._bound(args, kwargs)
         program, state = self._start(hub, call, defaults, backend, _checked_seed(seed), stream)
         if not stream:
-            program.finish()
+            finish_all([program])
             if program.error is not None:
                 raise program.error
         return state
@@ -104,8 +104,7 @@ class Function:
             program, state = self._start(hub, call, options, backend, derive_seed(root, ("row", index)), False)
             programs.append(program)
             states.append(state)
-        for program in programs:
-            program.finish()
+        finish_all(programs)
         return states
 
     def _bound(

@@ -59,6 +59,11 @@ class Hub:
     def resume(self, parked: Any) -> None:
         self._ready.append(parked)
 
+    def forget(self, parked: Any) -> None:
+        """It was resumed and then unwound before its turn came."""
+        if parked in self._ready:
+            self._ready.remove(parked)
+
     def drive(self, until: Callable[[], bool]) -> None:
         """Run programs and take in news until `until()` holds, sleeping while there is neither.
 
@@ -122,7 +127,12 @@ class Waiters:
         me = getcurrent()
         if self._hub.current is me:
             self._parked.append((until, me))
-            me.parent.switch()
+            try:
+                me.parent.switch()
+            except BaseException:  # the program is unwound while it waits
+                self._parked = [entry for entry in self._parked if entry[1] is not me]
+                self._hub.forget(me)
+                raise
         else:
             self._hub.drive(until)
 

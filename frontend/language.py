@@ -1,6 +1,7 @@
 """The words of the language: `gen`, `select` and the roles of a chat."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, TypedDict, Unpack
 
 from ..errors import RequestError
@@ -36,7 +37,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 SAMPLING_NAMES = frozenset(SamplingOptions.__annotations__)
-_DEFAULTS = SamplingParams()
+_SCALARS = frozenset((bool, int, float, str, type(None)))
 
 
 def gen(
@@ -71,10 +72,24 @@ def gen(
     for keyword in sampling:
         if keyword not in SAMPLING_NAMES:
             raise TypeError(f"gen() got an unexpected keyword argument {keyword!r}")
-    # It takes any sequence where it says tuple, and refuses what is no value.
-    params = SamplingParams(**sampling) if sampling else _DEFAULTS  # type: ignore[arg-type]
+    params = _params(sampling)
     wanted = value_type(regex=regex, schema=schema, ebnf=ebnf, choices=choices)
     return Gen(_checked_name(name), wanted, sampling, params)
+
+
+def _params(sampling: SamplingOptions) -> SamplingParams:
+    """Checking costs more than all else in a gen, and a program writes the same one in every run."""
+    items = tuple((name, value, type(value)) for name, value in sampling.items())
+    if all(kind in _SCALARS for _, _, kind in items):
+        return _scalar_params(items)
+    # It takes any sequence where it says tuple, and refuses what is no value.
+    return SamplingParams(**sampling)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _scalar_params(items: tuple[tuple[str, Any, type], ...]) -> SamplingParams:
+    """The types are part of the key: True is refused where 1 is welcome."""
+    return SamplingParams(**{name: value for name, value, _ in items})
 
 
 def select(name: str | None = None, choices: Sequence[str] = (), *, method: str = "complete_text") -> Select:

@@ -1,6 +1,6 @@
 """One run of a program: its greenlet, its branches, and who waits for it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent  # type: ignore[import-untyped]
@@ -9,7 +9,7 @@ from .backend import Backend, default_backend
 from .branch import Branch
 from .hub import Hub, Waiters
 
-__all__ = ["Program"]
+__all__ = ["Program", "finish_all"]
 
 
 class Program:
@@ -18,7 +18,6 @@ class Program:
     ) -> None:
         self.hub = hub
         self.seed = seed
-        self.stream = stream
         self.waiters = Waiters(hub)
         self.error: BaseException | None = None
         self.returned: Any = None
@@ -69,7 +68,7 @@ class Program:
         """Its function has ended and nothing is left to run."""
         return self._has_ended and self.main.is_idle
 
-    def finish(self) -> None:
+    def wait(self) -> None:
         """Wait until it is finished. What it raised is in `error`."""
         self.waiters.wait(lambda: self.is_finished)
         self.hub.live.discard(self)
@@ -96,3 +95,14 @@ class Program:
         if self._backend is None:
             self._backend = default_backend()
         return self._backend
+
+
+def finish_all(programs: Sequence[Program]) -> None:
+    """Wait for each of them. Whoever is interrupted while waiting ends them all."""
+    try:
+        for program in programs:
+            program.wait()
+    except BaseException as error:
+        for program in programs:
+            program.abort(error)
+        raise

@@ -343,6 +343,9 @@ def test_a_name_used_twice_is_the_later_one(scripted: Any) -> None:
         ({"n": 2}, TypeError, "'n'"),
         ({"temperature": -1}, RequestError, "temperature"),
         ({"max_tokens": 0}, RequestError, "max_tokens"),
+        ({"max_tokens": True}, RequestError, "max_tokens"),
+        ({"top_k": 1.0}, RequestError, "top_k"),
+        ({"logit_bias": {-1: 0.5}}, RequestError, "logit_bias"),
         ({"regex": "a", "choices": ["a"]}, RequestError, "regex= is given too"),
         ({"schema": {"type": "strng"}, "ebnf": "start: x"}, RequestError, "schema= is given too"),
         ({"schema": 3}, DrawloomError, "schema"),
@@ -351,6 +354,7 @@ def test_a_name_used_twice_is_the_later_one(scripted: Any) -> None:
     ],
 )
 def test_gen_refuses_mistakes_at_once(options: Any, error: type[Exception], match: str) -> None:
+    dl.gen(max_tokens=1, top_k=1)
     with pytest.raises(error, match=match):
         dl.gen(**options)
 

@@ -185,6 +185,38 @@ def test_a_stream_that_nobody_reads_on_is_cancelled(scripted: Any, reply: Any) -
     assert backend.calls[1].cancelled
 
 
+def test_an_unwound_program_does_not_disturb_the_others(scripted: Any, reply: Any) -> None:
+    """Inner programs are cancelled while they wait, and others go on in the same hub, in the same greenlets."""
+    backend = scripted(lambda call: reply(["o", "n"], never="slow" in call.prompt))
+
+    @dl.function
+    def slow(s: dl.ProgramState) -> None:
+        s += "slow" + dl.gen("a")
+        s["a"]
+
+    @dl.function
+    def waits(s: dl.ProgramState) -> None:
+        slow.run()
+
+    @dl.function
+    def outer(s: dl.ProgramState) -> str:
+        for inner in (slow, waits):
+            state = inner.run(stream=True)
+            if inner is slow:
+                assert next(state.text_iter("a")) == "o"
+            else:
+                s += "quick" + dl.gen(inner.func.__name__)
+                s[inner.func.__name__]
+            state.cancel()
+        s += "quick" + dl.gen("b")
+        return str(s["b"]) + chat.run()["b"]
+
+    states = outer.run_batch([{}] * 3)
+    assert [state.ret_value for state in states] == ["onon"] * 3
+    cancelled = [call.cancelled for call in backend.calls if "slow" in call.prompt]
+    assert cancelled == [True] * 6
+
+
 def test_another_thread_is_refused(scripted: Any) -> None:
     scripted("x")
     state = chat.run(stream=True)
