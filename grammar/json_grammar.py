@@ -14,10 +14,10 @@ from .engine import EngineRefusal, Probe
 from .finite_schema import bar_definitions, bar_endless, blamed_path
 from .json_path import Path, show_path
 from .json_schema import LoweredSchema, NeedsPlainEscapes, Schema, lower_schema
+from .schema_depth import check_depth, check_text_depth
 
 __all__ = ["JSONGrammar"]
 
-_MAX_DEPTH = 110  # of the lowered document; the engine's JSON reader stops at 128
 _MAX_PROBES = 200
 _DEFINITION = re.compile(r"while processing \S*#/\$defs/(\w+)")
 
@@ -38,6 +38,7 @@ class JSONGrammar:
             return cls.of(constraint, unicode_escapes=False)
         if not unicode_escapes:
             lowered.report["$"] = "strings take no \\u escapes: the keys of an object couldn't be told apart otherwise"
+        check_depth(lowered)
         if not bar_endless(lowered):
             path = blamed_path(lowered, lambda node: node is False)
             raise UnsatisfiableConstraint(show_path(path), "no finite text can satisfy this")
@@ -64,8 +65,7 @@ class JSONGrammar:
             document = {} if document else {"anyOf": []}
         options = _options(self.constraint.whitespace, self.lowered.unicode_escapes)
         text = json.dumps({**document, "x-guidance": options}, ensure_ascii=False)
-        if _depth(text) > _MAX_DEPTH:
-            raise CompileBudgetExceeded("nesting", f"the lowered schema nests deeper than {_MAX_DEPTH} levels")
+        check_text_depth(text)
         return text
 
     def otherwise(self, refusal: EngineRefusal) -> JSONGrammar | None:
@@ -127,11 +127,3 @@ def _options(whitespace: str | int, unicode_escapes: bool) -> dict[str, Any]:
     if isinstance(whitespace, int) and whitespace > 0:
         options["whitespace_pattern"] = _whitespace(whitespace)
     return options
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for bracket in re.findall(r'"(?:[^"\\]|\\.)*"|([\[{\]}])', text):
-        depth += 1 if bracket in ("[", "{") else -1 if bracket else 0
-        deepest = max(deepest, depth)
-    return deepest

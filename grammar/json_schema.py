@@ -234,7 +234,7 @@ def _multiple(lowering: _Lowering, node: Node, keyword: str, value: Any, path: P
 
 
 def _instances(lowering: _Lowering, node: Node, keyword: str, value: Any, path: Path, out: Out) -> None:
-    check_instance(value, path, keyword)
+    check_instance(value, path[:-1], keyword)
     out[keyword] = value
 
 

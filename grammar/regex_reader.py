@@ -120,6 +120,8 @@ class RegexReader:
 
     def character_class(self, flags: Flags, start: int) -> CharacterSet:
         negated = self.take("^")
+        if self.dialect == "ecma" and self.peek() == "]":
+            raise self.unsupported("a class that begins with ]", start)  # empty in ECMA, a literal elsewhere
         items: list[CharacterSet | str | tuple[str, str]] = []
         first = self.dialect == "python"  # in Python a "]" in the first place is a literal
         while first or not self.take("]"):

@@ -55,12 +55,11 @@ class _Parser(RegexReader):
     def concatenation(self, flags: Flags) -> Node:
         parts: list[Node] = []
         while self.position < len(self.pattern) and self.peek() not in "|)":
-            atom = self.atom(flags)
-            if atom is not None:
-                parts.append(self.quantified(atom))
+            if not self.comment():
+                parts.append(self.quantified(self.atom(flags)))
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
-    def atom(self, flags: Flags) -> Node | None:
+    def atom(self, flags: Flags) -> Node:
         start = self.position
         char = self.next("end of pattern")
         if char == "(":
@@ -84,6 +83,8 @@ class _Parser(RegexReader):
         return CharacterSet.build([] if flags.dot_all else list(newlines), negated=True)
 
     def quantified(self, atom: Node) -> Node:
+        while self.comment():
+            pass
         start = self.position
         bounds = self.quantifier()
         if bounds is None:
@@ -144,13 +145,18 @@ class _Parser(RegexReader):
 
     # Groups
 
-    def group(self, flags: Flags, start: int) -> Node | None:
-        if self.take("?#"):
-            end = self.pattern.find(")", self.position)
-            if end < 0:
-                raise self.invalid("missing ), unterminated comment", start)
-            self.position = end + 1
-            return None
+    def comment(self) -> bool:
+        """Reads ``(?#...)``, which may stand anywhere in Python."""
+        start = self.position
+        if self.dialect != "python" or not self.take("(?#"):
+            return False
+        end = self.pattern.find(")", self.position)
+        if end < 0:
+            raise self.invalid("missing ), unterminated comment", start)
+        self.position = end + 1
+        return True
+
+    def group(self, flags: Flags, start: int) -> Node:
         if self.take("?"):
             flags = self.group_kind(flags, start)
         self.depth += 1
@@ -206,6 +212,8 @@ class _Parser(RegexReader):
         return flags
 
     def flag_letters(self, flags: Flags, start: int) -> Flags:
+        if self.dialect == "ecma":
+            raise self.unsupported("inline flags", start)
         value = True
         seen = 0
         while self.peek() and (self.peek().isalpha() or self.peek() == "-"):

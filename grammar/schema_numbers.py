@@ -28,13 +28,10 @@ def check_bound(value: int | float, path: Path) -> int | float:
 
 
 def check_instance(value: Any, path: Path, keyword: str) -> None:
-    """`const` and `enum`: every number in the instances must be exact as a double."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            check_instance(item, (*path, index), keyword)
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            check_instance(item, (*path, name), keyword)
+    """`const` and `enum` of the schema at `path`: every number in the instances must be exact as a double."""
+    if isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            check_instance(item, path, keyword)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > _EXACT:
         raise UnsupportedConstraint(show_path(path), keyword, f"beyond 2**53 is not exact: {value}")
 

@@ -18,7 +18,7 @@ __all__ = ["LLGuidanceEngine"]
 # Behind the grammar, so that the lines in messages are those of the grammar.
 _OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 
-_BUDGET = re.compile(r"fuel|too (?:many|large|complex|deep)|limit|TooComplex|Unable to determine|symbols\.len\(\)")
+_BUDGET = re.compile(r"fuel|too (?:many|large|complex|deep)|limit|max is|TooComplex|Unable to determine|symbols\.len\(\)")
 
 
 def _refusal(message: str) -> EngineRefusal:
@@ -30,7 +30,8 @@ def _refusal(message: str) -> EngineRefusal:
 
 def _head(message: str) -> str:
     """The message without the engine's state and the grammar's text, which follow."""
-    return re.split(r"\n<state>|\n +1 \|", message)[0].strip()[:500]
+    head = re.split(r"\n<(?:state|non-verbose)|\n +1 \|", message)[0].strip()
+    return re.sub(r"^at \d+\(\d+\): failed to compile JSON schema: ", "", head)[:500]
 
 
 class _Tokens(TokenizerWrapper):
@@ -62,7 +63,8 @@ class LLGuidanceEngine:
         self._tokenizer = LLTokenizer(_Tokens(tokens, vocabulary.eos_ids[0]), eos_token=list(vocabulary.eos_ids))
         self._bytes = _byte_tokenizer()
         self._executor = LLExecutor(1)
-        self._limits = LLParserLimits(verbose_errors=False)
+        # Objects of a thousand optional properties need 4,000 items in a row of the parser; the default is 2,000.
+        self._limits = LLParserLimits(max_items_in_row=8_000, verbose_errors=False)
         self._words = (vocabulary.size + 31) // 32
 
     def compile(self, lark: str) -> _Grammar:
