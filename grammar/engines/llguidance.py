@@ -18,7 +18,9 @@ __all__ = ["LLGuidanceEngine"]
 # Behind the grammar, so that the lines in messages are those of the grammar.
 _OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 
-_BUDGET = re.compile(r"fuel|too (?:many|large|complex|deep)|limit|max is|TooComplex|Unable to determine|symbols\.len\(\)")
+_BUDGET = re.compile(
+    r"fuel|too (?:many|large|complex|deep)|limit|max is|TooComplex|Unable to determine|symbols\.len\(\)"
+)
 
 
 def _refusal(message: str) -> EngineRefusal:

@@ -37,7 +37,7 @@ def make_tokenizer(template: str = TEMPLATE, *, add_bos: bool = False) -> Tokeni
     return Tokenizer(
         backend,
         vocab_size=len(vocab) + len(special),
-        eos_ids=[backend.token_to_id("<|im_end|>"), backend.token_to_id("<eos>")],
+        eos_ids=[vocab_id for vocab_id in map(backend.token_to_id, ("<|im_end|>", "<eos>")) if vocab_id is not None],
         roles={"bos_token": "<bos>", "eos_token": "<|im_end|>"},
         add_bos=add_bos,
         chat_templates={"default": template} if template else {},

@@ -397,7 +397,7 @@ def test_arguments_are_checked_before_anything_runs(scripted: Any) -> None:
         lambda: program.run(s="a"),
         lambda: program.run_batch([{"text": "a"}, {"txt": "b"}]),
         lambda: program.run_batch([{"text": "a"}], other=1),
-        lambda: program.run_batch({"text": "a"}),
+        lambda: program.run_batch({"text": "a"}),  # type: ignore[arg-type]
     ):
         with pytest.raises(TypeError):
             call()

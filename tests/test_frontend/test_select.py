@@ -163,7 +163,7 @@ def test_mistakes_are_refused_at_once() -> None:
         ({"choices": ["a"], "method": "best"}, "complete_text, token_length_normalized"),
     ):
         with pytest.raises(RequestError, match=match):
-            dl.select("x", **options)  # type: ignore[arg-type]
+            dl.select("x", **options)
 
 
 def test_nothing_to_choose_by(scripted: Any, reply: Any, tokenizer_of: Any) -> None:

@@ -209,7 +209,7 @@ def test_an_unwound_program_does_not_disturb_the_others(scripted: Any, reply: An
                 s[inner.func.__name__]
             state.cancel()
         s += "quick" + dl.gen("b")
-        return str(s["b"]) + chat.run()["b"]
+        return str(s["b"]) + str(chat.run()["b"])
 
     states = outer.run_batch([{}] * 3)
     assert [state.ret_value for state in states] == ["onon"] * 3
