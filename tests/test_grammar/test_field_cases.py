@@ -84,7 +84,8 @@ def test_d05_strings_follow_rfc_8259() -> None:
 
 
 def test_d06_what_has_no_text_is_refused_with_its_path() -> None:
-    for part in ({"enum": []}, {"type": "string", "minLength": 5, "maxLength": 2}):
+    parts: list[dict[str, Any]] = [{"enum": []}, {"type": "string", "minLength": 5, "maxLength": 2}]
+    for part in parts:
         with pytest.raises(UnsatisfiableConstraint) as caught:
             compiled(JSONSchema({"type": "object", "properties": {"x": part}, "required": ["x"]}))
         assert caught.value.path == "$.properties.x"
