@@ -24,7 +24,9 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
     x, residual = torch.randn(max(ROWS), width).to(dtype), torch.randn(max(ROWS), out).to(dtype)
     weight = torch.randn(out, width).to(dtype)
     packed = pack_weight(weight)
-    assert packed.kind == kind and packed.shape == (out, width)
+    if packed.kind != kind:
+        pytest.skip("on this processor the library's product is not invariant for this shape, and is not used")
+    assert packed.shape == (out, width)
     want, added = matmul(x, packed), matmul(x, packed, residual=residual)
     exact = x.double() @ weight.double().T
     bound = 1e-5 if dtype == torch.float32 else 1e-2
@@ -43,3 +45,23 @@ def test_the_plain_product_is_not_invariant() -> None:
     x, packed = torch.randn(64, 1536), pack_weight(torch.randn(576, 1536), invariant=False)
     assert packed.kind == "plain"
     assert len({tuple(matmul(x[:rows], packed)[0].tolist()) for rows in (1, 2, 4, 16, 64)}) > 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_self_test_notices_another_order_of_summation(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product that sums in another order from 16 rows on gives the same bf16 numbers nearly always; not here."""
+    original = module._linear
+
+    def moody(x: torch.Tensor, packed: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        if len(x) < 16:
+            return original(x, packed, residual)
+        halves = x.float().split(x.shape[1] // 2, 1)
+        dense = packed.to_dense().float().split(x.shape[1] // 2, 1)
+        return sum((half @ part.T for half, part in zip(halves, dense, strict=True)), start=torch.zeros(())).to(x.dtype)
+
+    monkeypatch.setattr(module, "_linear", moody)
+    module._reordered_is_invariant.cache_clear()
+    try:
+        assert not module._reordered_is_invariant(576, 1536, dtype, 1)
+    finally:
+        module._reordered_is_invariant.cache_clear()
