@@ -8,14 +8,14 @@ from typing import Any
 from .json_path import Path
 from .json_schema import LoweredSchema, Schema
 
-__all__ = ["bar_definitions", "bar_endless", "required_parts", "blamed_path"]
+__all__ = ["bar_definitions", "bar_endless", "has_finite_text", "required_parts", "blamed_path"]
 
 _SCALARS = frozenset({"null", "boolean", "number", "integer", "string"})
 _TYPES = (*_SCALARS, "array", "object")
 
 
-def bar_endless(lowered: LoweredSchema) -> bool:
-    """Replaces the definitions that no finite text satisfies by `false`. Returns whether `root` has a finite text.
+def bar_endless(lowered: LoweredSchema) -> None:
+    """Replaces the references to definitions that no finite text satisfies by `false`.
 
     The least fixpoint over "has a finite text, as far as structure tells": what isn't reached needs infinitely many.
     """
@@ -25,7 +25,11 @@ def bar_endless(lowered: LoweredSchema) -> bool:
         finite |= found
         rest -= found
     bar_definitions(lowered, rest)
-    return _is_finite(lowered.root, finite)
+
+
+def has_finite_text(lowered: LoweredSchema, node: Schema) -> bool:
+    """Whether `node` may have a finite text, as far as its structure tells. After `bar_endless`."""
+    return _is_finite(node, set(lowered.definitions))
 
 
 def bar_definitions(lowered: LoweredSchema, names: set[str]) -> None:

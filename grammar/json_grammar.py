@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import CompileBudgetExceeded, ConstraintError, UnsatisfiableConstraint, UnsupportedConstraint
 from .constraint import JSONSchema
 from .engine import EngineRefusal, Probe
-from .finite_schema import bar_definitions, bar_endless, blamed_path
+from .finite_schema import bar_definitions, bar_endless, blamed_path, has_finite_text
 from .json_path import Path, show_path
 from .json_schema import LoweredSchema, NeedsPlainEscapes, Schema, lower_schema
 from .schema_depth import check_depth, check_text_depth
@@ -39,8 +39,9 @@ class JSONGrammar:
         if not unicode_escapes:
             lowered.report["$"] = "strings take no \\u escapes: the keys of an object couldn't be told apart otherwise"
         check_depth(lowered)
-        if not bar_endless(lowered):
-            path = blamed_path(lowered, lambda node: node is False)
+        bar_endless(lowered)
+        if not has_finite_text(lowered, lowered.root):
+            path = blamed_path(lowered, lambda node: not has_finite_text(lowered, node))
             raise UnsatisfiableConstraint(show_path(path), "no finite text can satisfy this")
         return cls(constraint, lowered)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 __all__ = ["DRAFTS", "KEYWORDS", "Draft", "Keyword", "Treatment", "classify_unknown"]
 
@@ -81,7 +82,8 @@ KEYWORDS: Mapping[str, Keyword] = {
 
 # Assertions of older drafts, of OpenAPI 3.0 and of widespread extensions: never to be taken for annotations.
 _FOREIGN_ASSERTIONS = frozenset(
-    """
+    name.lower()
+    for name in """
     divisibleBy disallow extends nullable x-guidance range exclusiveRange instanceof typeof regexp transform min max
     minValue maxValue minimumLength maximumLength uniqueItemProperties allRequired anyRequired oneRequired select
     patternRequired prohibited unique deepProperties deepRequired dynamicDefaults formatMinimum formatMaximum switch
@@ -90,13 +92,14 @@ _FOREIGN_ASSERTIONS = frozenset(
 )
 
 
+@lru_cache(maxsize=1024)
 def classify_unknown(name: str) -> Treatment:
     """The treatment of a keyword that no draft knows.
 
     The specification makes unknown keywords annotations. One that asserts something elsewhere, or that reads like
     a misspelt assertion, is refused nevertheless: to ignore it would give texts that its author never wanted.
     """
-    if name in _FOREIGN_ASSERTIONS:
+    if name.lower() in _FOREIGN_ASSERTIONS:
         return Treatment.UNSUPPORTED
     if name.startswith(("x-", "_", "$$")):
         return Treatment.ANNOTATION
