@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-
 from llguidance import LLParserLimits
 
 from drawloom.errors import CompileBudgetExceeded, UnsupportedConstraint

@@ -63,7 +63,7 @@ INSTANCES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "multipleOf": ({"type": "integer", "multipleOf": 3}, [0, 3, -6], [1, 4]),
 }
 ENFORCED = [name for name, keyword in KEYWORDS.items() if keyword.treatment is Treatment.ENFORCED]
-UNTYPED_MEANS_ALL_TYPES = [None, True, 0, "zz", [], {}]
+UNTYPED_MEANS_ALL_TYPES: list[Any] = [None, True, 0, "zz", [], {}]
 
 
 def test_every_enforced_keyword_has_instances() -> None:
