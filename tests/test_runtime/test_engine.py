@@ -1,9 +1,13 @@
 """The engine from outside: results, streams, cancellation, limits, faults, and the account of pages."""
 
 import asyncio
+import json
+import math
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +143,28 @@ def test_a_request_that_outgrows_the_pool_alone_ends_with_length(tiny_engine: Ma
     with pytest.raises(PromptTooLong) as caught:
         engine.generate(list(range(256)), GREEDY)
     assert (caught.value.value, caught.value.limit) == (256, 255)
+
+
+def test_prompts_at_the_edge_of_the_context(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, tiny_engine: MakeEngine
+) -> None:
+    """D36: a model of 512 positions. 510 and 511 prompt ids leave room for 2 and 1 tokens, 512 and 513 for none."""
+    shutil.copytree(tiny_folder("deepseek"), tmp_path / "short")
+    config = json.loads((tmp_path / "short" / "config.json").read_text())
+    (tmp_path / "short" / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 512}))
+    params = replace(GREEDY, max_tokens=8)
+    with Engine(tmp_path / "short", dtype="float32", num_threads=1, kv_bytes=8 << 20, progress=False) as engine:
+        for length in (510, 511):
+            result = engine.generate([7] * length, params)
+            assert (result.finish_reason, len(result.token_ids)) == ("length", 512 - length)
+        for length in (512, 513):
+            with pytest.raises(PromptTooLong) as caught:
+                engine.generate([7] * length, params)
+            assert (caught.value.value, caught.value.limit) == (length, 511)
+    longer = tiny_engine().generate([7] * 510, params)
+    assert (
+        len(longer.token_ids) == 8 and longer.token_ids[:2] == tiny_engine().generate([7] * 510, params).token_ids[:2]
+    )
 
 
 def test_closing_a_stream_frees_its_pages(tiny_engine: MakeEngine) -> None:
@@ -295,6 +321,32 @@ def test_what_cannot_run_is_refused_by_field(
     with pytest.raises(RequestError) as caught:
         tiny_engine().generate(prompt, **options)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("top_logprobs", 1_000_000), ("top_k", 2**62), ("top_k", -5), ("n", 0), ("n", 2**62), ("temperature", math.nan)]
+    + [("temperature", math.inf), ("top_p", 0.0), ("max_tokens", 0), ("seed", -1), ("logit_bias", {3: math.inf})],
+)
+def test_an_odd_field_ends_its_own_request_only(tiny_engine: MakeEngine, field: str, value: Any) -> None:
+    """D35: refused by name, whatever else runs; the neighbour's result is that of a quiet engine."""
+    engine = tiny_engine()
+    alone = engine.generate("a plain request", GREEDY)
+    running: list[Delta | DrawloomError] = []
+    done = threading.Event()
+
+    def on_delta(delta: Delta | DrawloomError) -> None:
+        running.append(delta)
+        if isinstance(delta, DrawloomError) or delta.result is not None:
+            done.set()
+
+    engine.submit(engine.tokenizer.encode("a plain request"), GREEDY, on_delta=on_delta)
+    with pytest.raises(RequestError) as caught:
+        engine.generate("a", SamplingParams(**{field: value}))
+    assert caught.value.field.startswith(field)
+    assert done.wait(60)
+    last = running[-1]
+    assert isinstance(last, Delta) and last.result is not None and last.result.token_ids == alone.token_ids
 
 
 @pytest.mark.parametrize(
