@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -300,7 +301,7 @@ def test_a_receiver_that_raises_cancels_its_request(tiny_engine: MakeEngine, cap
     engine.generate("a", GREEDY)
     while engine.metrics()["running"]:
         threading.Event().wait(0.01)
-    assert engine.metrics()["cancelled"] == 1 and "planted" in caplog.text
+    assert engine.metrics()["cancelled"] == 1 and caplog.text.count("ValueError: planted") == 1
 
 
 @pytest.mark.parametrize(
@@ -310,6 +311,14 @@ def test_a_receiver_that_raises_cancels_its_request(tiny_engine: MakeEngine, cap
         ([], {}, "prompt"),
         ([1, 99999], {}, "prompt[1]"),
         ([1, "a"], {}, "prompt[1]"),
+        ([1, True], {}, "prompt[1]"),
+        ([1.5], {}, "prompt[0]"),
+        (["a", None], {}, "prompt[1]"),
+        ([[1], [2, 10**6]], {}, "prompt[1][1]"),
+        (b"abc", {}, "prompt"),
+        ([b"abc"], {}, "prompt[0]"),
+        ("a", {"sampling": {"temperature": 0}}, "sampling"),
+        ("a", {"constraint": {"type": "object"}}, "constraint"),
         (["a", "b"], {"sampling": [SamplingParams()]}, "sampling"),
         ("a", {"sampling": SamplingParams(stop="x"), "constraint": Regex("a")}, "stop"),
         ("a", {"sampling": SamplingParams(stop_token_ids=(3,)), "constraint": Regex("a")}, "stop_token_ids"),
@@ -352,6 +361,7 @@ def test_an_odd_field_ends_its_own_request_only(tiny_engine: MakeEngine, field: 
 @pytest.mark.parametrize(
     ("option", "value"),
     [("page_size", 48), ("dtype", "int8"), ("num_threads", 0), ("kv_bytes", 10), ("max_sequences", True)]
+    + [("num_threads", 10**6), ("kv_bytes", 10**15), ("model", 5)]
     + [("speculation", "ngram"), ("device", "cuda"), ("model", "/no/such/folder"), ("max_batch_tokens", 3)],
 )
 def test_an_engine_option_out_of_range_is_refused(tiny_engine: MakeEngine, option: str, value: Any) -> None:
@@ -361,6 +371,77 @@ def test_an_engine_option_out_of_range_is_refused(tiny_engine: MakeEngine, optio
         else:
             tiny_engine(**{option: value})
     assert caught.value.field == option
+
+
+@pytest.mark.parametrize(
+    ("prefix", "endings", "field"),
+    [
+        ("a", "xyz", "endings"),
+        ("a", None, "endings"),
+        ("a", ["b", []], "endings[1]"),
+        ("a", [None], "endings[0]"),
+        ("a", [[3, 10**6]], "endings[0][1]"),
+        (None, ["a"], "prefix"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_by_field(
+    tiny_engine: MakeEngine, prefix: Any, endings: Any, field: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        tiny_engine().score(prefix, endings)
+    assert caught.value.field == field
+
+
+def test_the_limit_cuts_only_what_could_have_gone_on(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine()
+    whole = engine.generate("a", GREEDY, Regex("[a-z]{5}"))
+    assert whole.finish_reason == "stop" and len(whole.text) == 5
+    tokens = len(whole.token_ids) - 1  # without EOS
+    exact = engine.generate("a", replace(GREEDY, max_tokens=tokens), Regex("[a-z]{5}"))
+    assert (exact.finish_reason, exact.token_ids, exact.text) == ("stop", whole.token_ids[:-1], whole.text)
+    assert engine.generate("a", replace(GREEDY, max_tokens=tokens - 1), Regex("[a-z]{5}")).finish_reason == "length"
+    assert engine.generate("a", replace(GREEDY, max_tokens=1), JSONSchema({"enum": [1, 12]})).finish_reason == "length"
+
+
+def test_the_engines_own_thread_may_not_wait_for_itself(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine()
+    refused: list[DrawloomError] = []
+    done = threading.Event()
+
+    def on_delta(delta: Delta | DrawloomError) -> None:
+        calls: list[Callable[[], object]] = [
+            engine.flush_cache,
+            lambda: engine.generate("a", GREEDY),
+            lambda: engine.score("a", ["b"]),
+        ]
+        for call in calls:
+            try:
+                call()
+            except EngineError as error:
+                refused.append(error)
+        done.set()
+
+    engine.submit([5], replace(GREEDY, max_tokens=1), on_delta=on_delta)
+    assert done.wait(30) and len(refused) == 3
+    assert engine.generate("a", GREEDY).finish_reason == "length"
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # Python warns of forks beside threads, which is what this is about
+def test_an_engine_says_that_it_did_not_survive_a_fork(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine()
+    engine.generate("a", GREEDY)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (engine.flush_cache, lambda: engine.submit([1], GREEDY, on_delta=print)):
+            try:
+                call()
+            except EngineError:
+                refused += 1
+        engine.close()
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert engine.generate("a", GREEDY).finish_reason == "length"
 
 
 def test_a_closed_engine_refuses_and_ends_what_ran(tiny_engine: MakeEngine) -> None:
