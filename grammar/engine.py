@@ -58,6 +58,10 @@ class EngineMatcher(Protocol):
 class EngineGrammar(Protocol):
     """A compiled grammar, shared by all of its matchers."""
 
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory it takes, what its matchers leave behind in it included."""
+
     def matcher(self) -> EngineMatcher: ...
 
     def matches(self, data: bytes) -> bool:
