@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from importlib import import_module
 
 from ..errors import InvalidConstraint
 from .compile_cache import CacheStats, CompileCache
@@ -15,6 +16,13 @@ from .matcher import MatcherContext
 from .vocabulary import Vocabulary
 
 __all__ = ["GrammarCompiler"]
+
+# Loaded when a compiler asks for one: xgrammar imports torch.
+_ENGINES = {
+    "llguidance": ("llguidance", "LLGuidanceEngine"),
+    "xgrammar": ("xgrammar", "XGrammarEngine"),
+    "outlines-core": ("outlines_core", "OutlinesCoreEngine"),
+}
 
 
 class GrammarCompiler:
@@ -58,7 +66,7 @@ class GrammarCompiler:
         lowered = lower(constraint)
         while True:
             try:
-                grammar = self._engine.compile(lowered.lark)
+                grammar = self._engine.compile(lowered)
             except EngineRefusal as refusal:
                 other = lowered.otherwise(refusal)
                 if other is None:
@@ -77,8 +85,8 @@ def _key(constraint: Constraint) -> Hashable:
 
 
 def _load_engine(engines: str, vocabulary: Vocabulary) -> GrammarEngine:
-    if engines not in ("auto", "llguidance"):
-        raise InvalidConstraint("engines", f"must be 'auto' or 'llguidance', not {engines!r}")
-    from .engines.llguidance import LLGuidanceEngine
-
-    return LLGuidanceEngine(vocabulary)
+    if engines not in ("auto", *_ENGINES):
+        raise InvalidConstraint("engines", f"must be 'auto', {', '.join(map(repr, _ENGINES))}, not {engines!r}")
+    module, name = _ENGINES["llguidance" if engines == "auto" else engines]
+    engine: type[GrammarEngine] = getattr(import_module(f".engines.{module}", __package__), name)
+    return engine(vocabulary)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from ...errors import CompileBudgetExceeded, DrawloomError, EngineError
-from ..engine import Bitmask, EngineRefusal
+from ..engine import Bitmask, EngineRefusal, GrammarSource
 from ..vocabulary import Vocabulary
 
 __all__ = ["LLGuidanceEngine"]
@@ -74,8 +74,8 @@ class LLGuidanceEngine:
         self._limits = LLParserLimits(max_items_in_row=8_000, verbose_errors=False)
         self._words = (vocabulary.size + 31) // 32
 
-    def compile(self, lark: str) -> _Grammar:
-        grammar = _Grammar(self._new, lark)
+    def compile(self, source: GrammarSource) -> _Grammar:
+        grammar = _Grammar(self._new, source.lark)
         grammar.check_start()
         return grammar
 
