@@ -30,7 +30,13 @@ class GrammarCompiler:
 
     Args:
         vocabulary: the tokens of the model.
-        engines: "auto", or the name of an engine ("llguidance").
+        engines: the name of an engine ("llguidance", "xgrammar", "outlines-core"), which then serves what its table in
+            `support` calls exact and refuses the rest, or "auto". That is llguidance, for it serves all that the others
+            do and is quickest where it matters. Measured with 49,152 tokens on 13 regular languages, which are all that
+            the others serve (compilation in ms; first and later masks in us, the median of each and the longest):
+            llguidance 2.4 to 4.4; 11 to 1,070; 2,200. outlines-core, where it serves, 12 to 1,550; 3 to 18; 10,100.
+            xgrammar 1.4 to 1,430; 10 to 120; 114,000. A text would need some ten thousand tokens before the quicker
+            masks of outlines-core had paid for its table.
         cache_bytes: how much memory the compiled grammars that are kept may take, by estimate; the least recently
             used go first. 0 keeps none. The default holds about 1,700 schemas of ordinary size.
     """
