@@ -28,6 +28,7 @@ _UNIT = (
 _NUMBERS = {"integer": "-?(?:0|[1-9][0-9]*)", "number": r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
 # What the lowering writes for what stands in the schema.
 _WRITTEN_FOR = {"pattern": "format", "allOf": "format", "patternProperties": "additionalProperties"}
+_ANYTHING = "needs a type beside it: any value is no regular language"
 _OPEN = "is served by llguidance alone; `additionalProperties: false` is served here"
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
@@ -57,17 +58,19 @@ class _Writer:
         self.count += 1
         if self.count > _MAX_NODES:
             raise CompileBudgetExceeded("schema", f"more than {_MAX_NODES} parts, references written out")
-        if not isinstance(node, dict):
-            raise self.refused(
-                path, "false" if node is False else "type", "is needed: any value is no regular language"
-            )
+        if node is False:
+            raise self.refused(path, "false", "has no text")
+        if node is True:
+            raise self.refused(path, "type", _ANYTHING)
         path = self.places.get(id(node), path)
         if "$ref" in node:
             return self.reference(node, path)
         if "anyOf" in node:
             self.allow(node, path, ("anyOf",))
-            options = (self.write(part, (*path, "anyOf", index)) for index, part in enumerate(node["anyOf"]) if part)
-            return Alternation(tuple(options))
+            parts = [(index, part) for index, part in enumerate(node["anyOf"]) if part is not False]
+            if not parts:
+                raise self.refused(path, "anyOf", "has no branch with a text")
+            return Alternation(tuple(self.write(part, (*path, "anyOf", index)) for index, part in parts))
         for keyword in ("const", "enum"):
             if keyword in node:
                 return self.instances(node, keyword, path)
@@ -113,9 +116,7 @@ class _Writer:
 
     def typed(self, node: dict[str, Any], path: Path) -> Node:
         if "type" not in node:
-            raise self.refused(
-                path, next(iter(node), "type"), "needs a type beside it: any value is no regular language"
-            )
+            raise self.refused(path, next(iter(node), "type"), _ANYTHING)
         types = [node["type"]] if isinstance(node["type"], str) else node["type"]
         if "object" in types and "patternProperties" in node:
             raise self.refused(path, "patternProperties", _OPEN)

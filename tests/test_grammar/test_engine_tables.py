@@ -106,7 +106,17 @@ def test_what_the_table_lacks_is_refused_with_its_path(engine: str, keyword: str
     [
         ({}, "$", "type"),
         ({"minLength": 3}, "$", "minLength"),
+        ({"anyOf": [{"type": "integer"}, {}]}, "$.anyOf[1]", "type"),
+        ({"anyOf": [{"type": "integer"}, True]}, "$.anyOf[1]", "type"),
         ({"type": "array"}, "$.items", "type"),
+        ({**CLOSED, "properties": {"a": {"anyOf": [False, False]}}}, "$.properties.a", "anyOf"),
+        ({**CLOSED, "properties": {"a": {"enum": [1], "type": "string"}}}, "$.properties.a", "enum"),
+        ({**CLOSED, "properties": {"a": {"enum": []}}}, "$.properties.a", "enum"),
+        (
+            {**CLOSED, "properties": {"a": {"type": "array", "items": False, "minItems": 1}}},
+            "$.properties.a.items",
+            "false",
+        ),
         ({"type": "object"}, "$", "additionalProperties"),
         ({"type": "object", "properties": {"a": {"type": "null"}}}, "$", "additionalProperties"),
         ({**CLOSED, "properties": {"a": {}}}, "$.properties.a", "type"),
@@ -124,6 +134,15 @@ def test_schemas_that_are_no_regular_language(engine: str, schema: Any, path: st
         compiled(engine, JSONSchema(schema))
     assert isinstance(refused.value, UnsupportedConstraint)
     assert (refused.value.path, refused.value.keyword) == (path, keyword)
+
+
+@pytest.mark.parametrize("engine", REGULAR)
+def test_parts_that_have_no_text_are_left_out(engine: str) -> None:
+    empty_list = {"type": "array", "items": False}
+    schema = {**CLOSED, "properties": {"a": False, "b": {"anyOf": [False, {"type": "null"}]}, "c": empty_list}}
+    grammar = compiled(engine, JSONSchema(schema))
+    assert all(map(grammar.accepts, ("{}", '{"b": null}', '{"c": []}', '{"b": null, "c": []}')))
+    assert not any(map(grammar.accepts, ('{"a": }', '{"a": null}', '{"b": }', '{"c": [null]}')))
 
 
 @pytest.mark.parametrize("engine", REGULAR)
