@@ -1,38 +1,33 @@
-"""From the tree of a regular language to EBNF as xgrammar reads it: one rule, no recursion, explicit ranges."""
+"""From an automaton to EBNF as xgrammar reads it: a rule for each state, which ends with the next one.
+
+Nothing ever follows a rule. Where something does, xgrammar prepares its masks by looking ahead, and they then allow
+tokens that it bars (``.{1,3}.x`` and a token that ends with a newline); where a rule stands in the middle of itself,
+they bar tokens that it allows.
+"""
 
 from __future__ import annotations
 
-from .character_ranges import code_points
-from .regex_classes import CharacterSet
-from .regex_nodes import Alternation, Anchor, Concatenation, Node, Repeat
+from collections.abc import Sequence
+
+from .regular_states import State
 
 __all__ = ["write_ebnf"]
 
 
-def write_ebnf(node: Node) -> str:
-    """The grammar, whose first rule is `root`. Raises OpaqueSet."""
-    return f"root ::= {_write(node)}\n"
+def write_ebnf(states: Sequence[State]) -> str:
+    """The grammar, whose first rule is `root`."""
+    return "".join(f"{_name(number)} ::= {' | '.join(_options(state))}\n" for number, state in enumerate(states))
 
 
-def _write(node: Node) -> str:
-    if isinstance(node, CharacterSet):
-        return f"[{''.join(_range(low, high) for low, high in code_points(node))}]"
-    if isinstance(node, Anchor):
-        return '""'
-    if isinstance(node, Concatenation):
-        return f"({' '.join(map(_write, node.parts))})" if node.parts else '""'
-    if isinstance(node, Alternation):
-        return f"({' | '.join(map(_write, node.options))})"
-    return _repeat(node)
+def _options(state: State) -> list[str]:
+    ends = ['""'] if state.accepting else []
+    return [
+        f"[{''.join(_range(*pair) for pair in ranges)}] {_name(target)}" for target, ranges in state.moves.items()
+    ] + ends
 
 
-def _repeat(node: Repeat) -> str:
-    body = _write(node.body)
-    if (node.minimum, node.maximum) in ((0, None), (1, None), (0, 1)):
-        return body + ("?" if node.maximum else "+" if node.minimum else "*")
-    if node.maximum == 0:
-        return '""'
-    return f"{body}{{{node.minimum},{'' if node.maximum is None else node.maximum}}}"
+def _name(number: int) -> str:
+    return f"s{number}" if number else "root"
 
 
 def _range(low: int, high: int) -> str:

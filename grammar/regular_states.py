@@ -1,4 +1,4 @@
-"""How many states the automaton of a regular language has, found before an engine builds one that might be huge."""
+"""The automaton of a regular language, built up to a limit: before an engine builds one that might be huge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .character_ranges import OpaqueSet, Ranges, code_points
 from .regex_classes import CharacterSet
 from .regex_nodes import Alternation, Anchor, Concatenation, Node, Repeat
 
-__all__ = ["TooManyStates", "count_states", "is_nullable", "sets", "unused_character"]
+__all__ = ["State", "TooManyStates", "build_states", "count_states", "is_nullable", "sets", "unused_character"]
 
 _POSITIONS_PER_STATE = 32  # a pattern much larger than its automaton is not worth the count
 
@@ -81,10 +81,23 @@ class _Automaton:
         return frozenset(state for state in found if self.edges[state] is not None or not self.free[state])
 
 
-def count_states(node: Node, limit: int, *, anywhere: bool = False) -> int:
-    """The states, by characters, of the deterministic automaton that reads texts of `node`.
+@dataclass
+class State:
+    """Of a deterministic automaton: whether a text may end here, and which characters lead to which state."""
 
-    `anywhere`: of the one that finds them behind any other text, which some engines build as well.
+    accepting: bool
+    moves: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+
+def count_states(node: Node, limit: int, *, anywhere: bool = False) -> int:
+    """How many states `build_states` gives."""
+    return len(build_states(node, limit, anywhere=anywhere))
+
+
+def build_states(node: Node, limit: int, *, anywhere: bool = False) -> list[State]:
+    """The deterministic automaton, by characters, that reads texts of `node`; it begins in the first state.
+
+    `anywhere`: the one that finds them behind any other text, which some engines build as well.
 
     Raises:
         TooManyStates: there are more than `limit`.
@@ -92,21 +105,34 @@ def count_states(node: Node, limit: int, *, anywhere: bool = False) -> int:
     """
     automaton = _Automaton(_POSITIONS_PER_STATE * limit + 64)
     begin = automaton.state()
-    automaton.add(node, begin)
+    end = automaton.add(node, begin)
     atoms = sorted({atom for edge in automaton.edges if edge for low, high in edge[0] for atom in (low, high + 1)})
-    start = automaton.closure({begin})
-    seen, pending = {start}, [start]
-    while pending:
-        state = pending.pop()
-        for atom in atoms:
-            targets = {target for edge in state for target in _step(automaton, edge, atom)}
-            following = automaton.closure(targets | ({begin} if anywhere else set()))
-            if following and following not in seen:
-                seen.add(following)
-                pending.append(following)
-                if len(seen) > limit:
+    subsets = [automaton.closure({begin})]
+    numbers = {subsets[0]: 0}
+    states: list[State] = []
+    number = 0
+    while number < len(subsets):
+        states.append(State(end in subsets[number]))
+        for low, following in zip(atoms, atoms[1:], strict=False):
+            targets = {target for edge in subsets[number] for target in _step(automaton, edge, low)}
+            reached = automaton.closure(targets | ({begin} if anywhere else set()))
+            if not reached:
+                continue
+            if reached not in numbers:
+                if len(numbers) == limit:
                     raise TooManyStates
-    return len(seen)
+                numbers[reached] = len(subsets)
+                subsets.append(reached)
+            _add_range(states[number].moves.setdefault(numbers[reached], []), low, following - 1)
+        number += 1
+    return states
+
+
+def _add_range(ranges: list[tuple[int, int]], low: int, high: int) -> None:
+    if ranges and ranges[-1][1] == low - 1:
+        ranges[-1] = (ranges[-1][0], high)
+    else:
+        ranges.append((low, high))
 
 
 def _step(automaton: _Automaton, state: int, code_point: int) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """The same promises for every engine, on what their tables let each serve."""
 
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -42,6 +43,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     "negated": Regex('[^"a\u20ac]{1,4}"'),
     "beyond the plane": Regex("[\U0001f300-\U0001f5ff\u20ac]{1,2}"),
     "a way of counting": Regex("(ab?){2}(c{3,}|12)"),
+    "behind a repeat": Regex(".{1,3}.é"),
     "choice": Choice(["ab", "abc", "abcab", "é€"]),
     "empty choice": Choice(["", "ab"]),
     "prefixes": Choice(["a", "ab", "abc", "abcab", "b/", '"\\']),
@@ -150,6 +152,49 @@ def test_all_engines_speak_one_language(
             assert len(set(answers.values())) == 1, (spelled, answers)
             seen |= set(answers.values())
     assert seen == {True, False} or name == "any text"
+
+
+def random_pattern(rng: random.Random, depth: int) -> str:
+    kind = rng.random() if depth else 0.0
+    if kind < 0.3:
+        return rng.choice(["a", "b", "c", "é", "[ab]", "[^a]", "1", "ab", "[a-c]", r"\n", ".", "日", "[€é]", ""])
+    if kind < 0.5:
+        return f"(?:{'|'.join(random_pattern(rng, depth - 1) for _ in range(rng.randint(1, 3)))})"
+    if kind < 0.75:
+        return random_pattern(rng, depth - 1) + random_pattern(rng, depth - 1)
+    repeat = rng.choice(["*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "??"])
+    return f"(?:{random_pattern(rng, depth - 1)}){repeat}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_regexes_mean_what_python_says(
+    seed: int, engine: str, compiler: GrammarCompiler, allowed: Allowed, vocabulary: Vocabulary
+) -> None:
+    rng = random.Random(seed)
+    pattern = random_pattern(rng, 4)
+    truth = re.compile(pattern)
+    try:
+        compiled = compiler.compile(Regex(pattern))
+    except CompileBudgetExceeded:
+        assert engine != "llguidance"
+        return
+    for _ in range(2):
+        matcher, text = compiled.matcher(), b""
+        for _ in range(8):
+            on = set(allowed(matcher))
+            for token_id in range(vocabulary.size):
+                assert matcher.validate_drafts([token_id]) == (token_id in on), (pattern, text, token_id)
+            if text.decode("utf-8", "ignore").encode() == text:
+                assert matcher.can_terminate == bool(truth.fullmatch(text.decode())), (pattern, text)
+            assert on, (pattern, text)
+            choices = sorted(on - set(vocabulary.eos_ids))
+            if not choices:
+                break
+            assert matcher.accept(token_id := rng.choice(choices))
+            text += vocabulary.token_bytes(token_id)
+    for _ in range(8):
+        spelled = "".join(rng.choice("abcé1日€\n") for _ in range(rng.randint(0, 6)))
+        assert compiled.accepts(spelled) == bool(truth.fullmatch(spelled)), (pattern, spelled)
 
 
 def test_rows_of_all_engines_are_filled_in_one_step(
