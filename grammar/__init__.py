@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..errors import CompileBudgetExceeded, InvalidConstraint, UnsatisfiableConstraint, UnsupportedConstraint
+    from .compile_cache import CacheStats
     from .compiled import CompiledGrammar
     from .compiler import GrammarCompiler
     from .constraint import EBNF, Choice, Constraint, JSONSchema, Regex
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EBNF",
+    "CacheStats",
     "Choice",
     "CompileBudgetExceeded",
     "CompiledGrammar",
@@ -41,6 +43,7 @@ _HOMES = {
     "InvalidConstraint": "..errors",
     "UnsatisfiableConstraint": "..errors",
     "UnsupportedConstraint": "..errors",
+    "CacheStats": ".compile_cache",
     "CompiledGrammar": ".compiled",
     "GrammarCompiler": ".compiler",
     "EBNF": ".constraint",

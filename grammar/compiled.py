@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -23,6 +24,17 @@ class CompiledGrammar:
         self._grammar = grammar
         self._report = MappingProxyType(dict(report))
         self._shared = shared
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory it takes."""
+        report = sum(sys.getsizeof(path) + sys.getsizeof(how) for path, how in self._report.items())
+        return self._grammar.num_bytes + 2 * sys.getsizeof(repr(self.constraint)) + sys.getsizeof(self._report) + report
+
+    def restated(self, constraint: Constraint) -> CompiledGrammar:
+        """The same grammar under another spelling of its constraint."""
+        same = constraint == self.constraint
+        return self if same else CompiledGrammar(constraint, self._grammar, self._report, self._shared)
 
     @property
     def engine(self) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from ..errors import InvalidConstraint
+from .schema_key import schema_key
 from .schema_source import canonical_json, read_schema
 
 __all__ = ["EBNF", "Choice", "Constraint", "JSONSchema", "Regex"]
@@ -90,6 +92,12 @@ class JSONSchema:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @cached_property
+    def key(self) -> tuple[str, ...]:
+        """Equal for schemas that mean the same under the same options, as far as spelling goes."""
+        options = (self.whitespace, self.property_order, self.numbers, self.formats, self.resources)
+        return schema_key(self.text), repr(options)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DrawloomError
+from .regex_nodes import Node
 from .vocabulary import Vocabulary
 
-__all__ = ["EngineGrammar", "EngineMatcher", "EngineRefusal", "GrammarEngine", "Probe"]
+__all__ = ["EngineGrammar", "EngineMatcher", "EngineRefusal", "GrammarEngine", "GrammarSource", "Probe", "fill_each"]
 
 Bitmask = NDArray[np.int32]
 
@@ -28,11 +29,23 @@ class EngineRefusal(Exception):
 Probe = Callable[[str], EngineRefusal | None]
 
 
+class GrammarSource(Protocol):
+    """A constraint in the forms that engines take."""
+
+    @property
+    def lark(self) -> str:
+        """A grammar in llguidance's Lark."""
+
+    def tree(self) -> Node:
+        """A regular language. Raises UnsupportedConstraint, with path and keyword, for what isn't said as one."""
+
+
 class EngineMatcher(Protocol):
-    """The state of one text within a grammar. It knows tokens with bytes only; the end of the text is the caller's."""
+    """The state of one text within a grammar. It takes tokens with bytes only; the end of the text is the caller's."""
 
     def fill(self, row: Bitmask) -> None:
-        """Writes the bits of the tokens that may come next, and no other, into all words of `row`."""
+        """Writes the bits of the tokens that may come next, and no other, into all words of `row`; with them those of
+        all ends of text where the text may end."""
 
     def allows(self, token_ids: Sequence[int]) -> int:
         """How many of `token_ids` may come next, one after the other. Changes nothing."""
@@ -52,11 +65,15 @@ class EngineMatcher(Protocol):
         """Whether the text may end here and can't go on."""
 
     def forced_bytes(self) -> bytes:
-        """The bytes that any text must go on with."""
+        """The bytes that any text must go on with, as far as the engine tells; maybe none."""
 
 
 class EngineGrammar(Protocol):
     """A compiled grammar, shared by all of its matchers."""
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory it takes, what its matchers leave behind in it included."""
 
     def matcher(self) -> EngineMatcher: ...
 
@@ -69,11 +86,23 @@ class GrammarEngine(Protocol):
 
     def __init__(self, vocabulary: Vocabulary) -> None: ...
 
-    def compile(self, lark: str) -> EngineGrammar:
-        """Raises EngineRefusal."""
+    def compile(self, source: GrammarSource) -> EngineGrammar:
+        """Raises EngineRefusal; UnsupportedConstraint for what the engine's table doesn't call exact."""
 
     def probe(self, lark: str) -> EngineRefusal | None:
         """What `compile` would refuse at once; cheap, used to find the place in a constraint."""
 
     def fill_batch(self, matchers: Sequence[tuple[Any, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
         """`fill` for many rows of this engine's matchers, other threads running meanwhile. The errors, by index."""
+
+
+def fill_each(matchers: Sequence[tuple[EngineMatcher, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
+    """`fill_batch` of an engine that fills one row after the other."""
+    errors: dict[int, DrawloomError] = {}
+    for index, (matcher, row) in enumerate(matchers):
+        try:
+            matcher.fill(bitmask[row])
+        except DrawloomError as error:
+            bitmask[row] = 0
+            errors[index] = error
+    return errors

@@ -14,6 +14,8 @@ from .engine import EngineRefusal, Probe
 from .finite_schema import bar_definitions, bar_endless, blamed_path, has_finite_text
 from .json_path import Path, show_path
 from .json_schema import LoweredSchema, NeedsPlainEscapes, Schema, lower_schema
+from .json_tree import write_tree
+from .regex_nodes import Node
 from .schema_depth import check_depth, check_text_depth
 
 __all__ = ["JSONGrammar"]
@@ -49,6 +51,9 @@ class JSONGrammar:
     @property
     def lark(self) -> str:
         return self._lark(self.lowered.root)
+
+    def tree(self) -> Node:
+        return write_tree(self.lowered, self.constraint.whitespace)
 
     @property
     def report(self) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .regex_classes import CharacterSet
 
-__all__ = ["Alternation", "Anchor", "Concatenation", "Node", "Repeat"]
+__all__ = ["Alternation", "Anchor", "Concatenation", "Node", "Repeat", "literal"]
 
 
 @dataclass(frozen=True)
@@ -35,3 +35,8 @@ class Repeat:
 
 
 Node = CharacterSet | Anchor | Concatenation | Alternation | Repeat
+
+
+def literal(text: str) -> Node:
+    """`text` and nothing else."""
+    return Concatenation(tuple(CharacterSet.build([char]) for char in text))

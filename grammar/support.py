@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-__all__ = ["DRAFTS", "KEYWORDS", "Draft", "Keyword", "Treatment", "classify_unknown"]
+__all__ = [
+    "DRAFTS",
+    "ENGINES",
+    "KEYWORDS",
+    "REGULAR_KEYWORDS",
+    "Draft",
+    "EngineSupport",
+    "Keyword",
+    "Treatment",
+    "classify_unknown",
+]
 
 
 class Treatment(Enum):
@@ -78,6 +88,40 @@ KEYWORDS: Mapping[str, Keyword] = {
     **_table(Treatment.UNSUPPORTED, "unevaluatedItems unevaluatedProperties", first=2019),
     **_table(Treatment.UNSUPPORTED, "$recursiveRef", first=2019, last=2019),
     **_table(Treatment.UNSUPPORTED, "$dynamicRef", first=2020),
+}
+
+# What is said as a regular language, by type ("" beside any): all that xgrammar and outlines-core get to see.
+REGULAR_KEYWORDS: Mapping[str, tuple[str, ...]] = {
+    "": ("type", "const", "enum", "anyOf", "$ref"),
+    "string": ("minLength", "maxLength"),
+    "array": ("items", "minItems", "maxItems"),
+    "object": ("properties", "required", "additionalProperties"),
+}
+
+
+@dataclass(frozen=True)
+class EngineSupport:
+    """What an engine enforces exactly: the kinds of constraints, and of a schema the keywords.
+
+    An engine that is asked for by name refuses everything else with its path.
+    """
+
+    constraints: frozenset[str]
+    keywords: frozenset[str]
+
+
+ENGINES: Mapping[str, EngineSupport] = {
+    "llguidance": EngineSupport(
+        frozenset({"Regex", "Choice", "JSONSchema", "EBNF"}),
+        frozenset(name for name, keyword in KEYWORDS.items() if keyword.treatment is Treatment.ENFORCED),
+    ),
+    **dict.fromkeys(
+        ("xgrammar", "outlines-core"),
+        EngineSupport(
+            frozenset({"Regex", "Choice", "JSONSchema"}),
+            frozenset(name for names in REGULAR_KEYWORDS.values() for name in names),
+        ),
+    ),
 }
 
 # Assertions of older drafts, of OpenAPI 3.0 and of widespread extensions: never to be taken for annotations.

@@ -1,12 +1,14 @@
 """From what a caller gives to a request that can run: encoding, checks, seeds, the compiled grammar."""
 
+import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from dataclasses import asdict
 from operator import index as as_integer
 from typing import Any
 
 from ..errors import DrawloomError, PromptTooLong, RequestError
-from ..grammar import Constraint, GrammarCompiler
+from ..grammar import CacheStats, Constraint, GrammarCompiler
 from .request import Delta, Request
 from .sampling_params import SamplingParams, check_against_vocabulary
 from .seeds import draw_seed, sample_seed
@@ -25,6 +27,7 @@ class Admission:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._compiler: GrammarCompiler | None = None
+        self._compiler_lock = threading.Lock()
 
     def encode(self, prompt: Prompt, field: str = "prompt") -> tuple[int, ...]:
         """Token ids of a prompt. Text is plain: no part of it becomes a special token, but BOS is put before it.
@@ -78,6 +81,11 @@ class Admission:
         sampling = SamplingParams(temperature=0.0, seed=0)
         return Request(prompt_ids, sampling, 0, on_delta, score_from=score_from)
 
+    def metrics(self) -> dict[str, int]:
+        """Counters of the cache of compiled grammars; zero before the first constraint."""
+        stats = CacheStats() if self._compiler is None else self._compiler.cache_stats()
+        return {f"grammar_cache.{name}": number for name, number in asdict(stats).items()}
+
     def _check(self, prompt_ids: tuple[int, ...], sampling: SamplingParams, constraint: Constraint | None) -> None:
         check_against_vocabulary(sampling, self._vocab_size)
         if len(prompt_ids) >= self.max_len:
@@ -89,9 +97,10 @@ class Admission:
                     raise RequestError(field, getattr(sampling, field), message)
 
     def _grammar_compiler(self) -> GrammarCompiler:
-        if self._compiler is None:
-            self._compiler = GrammarCompiler(self._tokenizer.vocabulary)
-        return self._compiler
+        with self._compiler_lock:
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(self._tokenizer.vocabulary)
+            return self._compiler
 
     def _checked_id(self, field: str, token_id: Any) -> int:
         try:

@@ -219,11 +219,14 @@ class Engine:
         return self._loop.scheduler.fingerprint
 
     def metrics(self) -> dict[str, int]:
-        """Counters since the start and the present state, flat. Tokens: prompt, cached, computed, generated."""
+        """Counters since the start and the present state, flat. Tokens: prompt, cached, computed, generated.
+
+        `grammar_cache.*` tells of compiled constraints: hits, misses, evictions, entries, bytes (an estimate), ...
+        """
         scheduler = self._loop.scheduler
         pages = {f"pages.{state}": number for state, number in scheduler.cache.counts().items()}
         now = {"running": scheduler.num_running, "waiting": scheduler.num_waiting}
-        return {**scheduler.counters, **now, **pages}
+        return {**scheduler.counters, **now, **pages, **self._admission.metrics()}
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no running request uses."""

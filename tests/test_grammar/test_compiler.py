@@ -1,4 +1,4 @@
-"""The compiler's cache, threads, options and reports."""
+"""The compiler's threads, options and reports."""
 
 import threading
 
@@ -14,17 +14,6 @@ def test_equal_constraints_share_one_compiled_grammar(compiler: GrammarCompiler)
     assert compiler.compile(JSONSchema({"title": "x"})) is compiler.compile(JSONSchema('{"title": "x"}'))
     assert compiler.compile(Choice(["p", "q"])) is not compiler.compile(Choice(["q", "p"]))
     assert compiler.compile(Regex("x+y", 2)) is not compiler.compile(Regex("x+y"))
-
-
-def test_the_cache_is_bounded(vocabulary: Vocabulary) -> None:
-    compiler = GrammarCompiler(vocabulary, cache_size=2)
-    first, second = compiler.compile(Regex("a")), compiler.compile(Regex("b"))
-    assert compiler.compile(Regex("a")) is first
-    compiler.compile(Regex("c"))
-    assert compiler.compile(Regex("a")) is first, "the least recently used goes first"
-    assert compiler.compile(Regex("b")) is not second
-    with pytest.raises(ValueError, match="cache_size"):
-        GrammarCompiler(vocabulary, cache_size=0)
 
 
 def test_refusals_are_not_kept_and_repeat(compiler: GrammarCompiler) -> None:
@@ -50,7 +39,7 @@ def test_reports_cannot_be_changed(compiler: GrammarCompiler) -> None:
 
 
 def test_threads_compile_and_match_side_by_side(vocabulary: Vocabulary) -> None:
-    compiler = GrammarCompiler(vocabulary, cache_size=3)
+    compiler = GrammarCompiler(vocabulary, cache_bytes=400_000)
     schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}, "required": ["a"]}
     failures: list[BaseException] = []
 

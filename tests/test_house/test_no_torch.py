@@ -31,7 +31,7 @@ for constraint in (JSONSchema({"type": "integer"}), Regex("[0-9]+"), Choice(["7"
     assert not bitmask[0, eos // 32] >> (eos % 32) & 1, constraint
     assert matcher.accept(digit)
 
-heavy = {"torch", "triton", "transformers", "xgrammar"} & sys.modules.keys()
+heavy = {"torch", "triton", "transformers", "xgrammar", "outlines_core"} & sys.modules.keys()
 assert not heavy, heavy
 print("masked without torch")
 """

@@ -481,3 +481,14 @@ def test_an_unconstrained_neighbour_of_a_grammar_sees_no_mask(tiny_engine: MakeE
     free, bound = engine.generate(["x", "x"], GREEDY, [None, Regex("[0-9]{6}")])
     assert free.logprobs == alone.logprobs and free.text == alone.text
     assert bound.text.isdigit() and len(bound.text) == 6
+
+
+def test_metrics_tell_of_compiled_constraints(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine()
+    names = ("hits", "misses", "evictions", "oversized", "entries", "bytes")
+    assert [engine.metrics()[f"grammar_cache.{name}"] for name in names] == [0] * 6
+    for constraint in (Regex("a+"), Regex("a+"), JSONSchema({"type": "null"}), Regex("a+")):
+        engine.generate("hello", replace(GREEDY, max_tokens=1), constraint)
+    metrics = engine.metrics()
+    assert [metrics[f"grammar_cache.{name}"] for name in names[:5]] == [2, 2, 0, 0, 2]
+    assert metrics["grammar_cache.bytes"] > 0 and all(type(number) is int for number in metrics.values())
