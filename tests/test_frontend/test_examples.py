@@ -1,6 +1,7 @@
 """Each example runs from any folder, as a user would run it, and does well enough."""
 
 import datetime
+import json
 import os
 import subprocess
 import sys
@@ -65,3 +66,14 @@ def test_classify(checkout: Path, tmp_path: Path) -> None:
 def test_examples_are_short(checkout: Path) -> None:
     for path in (checkout / "examples").glob("*.py"):
         assert len(path.read_text("utf-8").splitlines()) < 60, path.name
+
+
+def test_batch(checkout: Path, tmp_path: Path) -> None:
+    """Whole answers are valid objects, and the row that runs again alone gives the bits of the batch."""
+    *blocks, summary = run_example(checkout, "batch.py", tmp_path).strip().split("\n\n")
+    assert len(blocks) == len((checkout / "examples" / "data" / "tickets.txt").read_text("utf-8").splitlines())
+    answers = [block.splitlines()[1].strip().split(": ", 1) for block in blocks]
+    whole = [json.loads(text) for kind, text in answers if kind.endswith("stop")]
+    assert whole and all(answer["mood"] in ("angry", "calm", "worried") for answer in whole)
+    assert all(10 <= len(answer["reply"]) <= 80 for answer in whole)
+    assert summary.endswith("the same bits")
