@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..errors import EngineError, RequestError
@@ -80,7 +80,7 @@ class Function:
 
     def run_batch(
         self,
-        batch_kwargs: Sequence[Mapping[str, Any]],
+        batch_kwargs: Iterable[Mapping[str, Any]],
         *,
         backend: Backend | None = None,
         seed: int | None = None,
@@ -91,13 +91,14 @@ class Function:
         Row i has the seed that belongs to i below `seed`, whatever the other rows are. What a row raises stays in its
         own state: `state.error()`. `defaults` are sampling parameters for all gens.
         """
-        if isinstance(batch_kwargs, Mapping) or not all(isinstance(row, Mapping) for row in batch_kwargs):
+        rows = [] if isinstance(batch_kwargs, Mapping) else list(batch_kwargs)
+        if isinstance(batch_kwargs, Mapping) or not all(isinstance(row, Mapping) for row in rows):
             raise TypeError("run_batch takes a list with a mapping of keyword arguments for each run")
         for name in defaults:
             if name not in SAMPLING_NAMES:
                 raise TypeError(f"run_batch() got an unexpected keyword argument {name!r}")
         root = _checked_seed(seed)
-        calls = [self._bound((), {**defaults, **row}) for row in batch_kwargs]
+        calls = [self._bound((), {**defaults, **row}) for row in rows]
         hub = current_hub() or Hub()
         programs, states = [], []
         for index, (call, options) in enumerate(calls):

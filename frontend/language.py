@@ -103,7 +103,11 @@ def select(name: str | None = None, choices: Sequence[str] = (), *, method: str 
 
     `state.get_meta_info(name)` has the scores and the log-probability of every token of every choice.
     """
-    if isinstance(choices, str) or not all(isinstance(choice, str) and choice for choice in choices):
+    if (
+        isinstance(choices, str)
+        or not isinstance(choices, Sequence)
+        or not all(isinstance(choice, str) and choice for choice in choices)
+    ):
         raise RequestError("choices", choices, "must be non-empty strings")
     if not choices or len(set(choices)) < len(choices):
         raise RequestError("choices", choices, "must be at least one string, and no string twice")

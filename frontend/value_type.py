@@ -1,7 +1,6 @@
 """What a gen's text must be and the value it becomes: a constraint for the grammar, and a parser for the text."""
 
 import json
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -38,7 +37,7 @@ def value_type(
         raise RequestError(names[1], given[names[1]], f"one gen takes one constraint, and {names[0]}= is given too")
     if regex is not None:
         constraint = regex if isinstance(regex, Regex) else Regex(regex)
-        return ValueType(constraint, partial(_parse_match, constraint))
+        return ValueType(constraint, _parse_match)
     if schema is not None:
         return _of_schema(schema)
     if ebnf is not None:
@@ -89,10 +88,12 @@ def close_objects(schema: Any) -> Any:
     return closed
 
 
-# A text that ended by itself is as its grammar demands. A cut text must be shown to be whole.
+# A text that ended by itself is as its grammar demands. A cut text could have gone on, so it must be shown to be whole:
+# JSON shows it by its last bracket or quote, a number, a match or a choice may be the beginning of a longer one.
 
 
 def _parse_document(constraint: JSONSchema, text: str, cut: bool) -> Any:
+    _check_closed(text, cut)
     value = json.loads(text)
     if cut:
         jsonschema_rs.validate(json.loads(constraint.text), value)
@@ -100,17 +101,23 @@ def _parse_document(constraint: JSONSchema, text: str, cut: bool) -> Any:
 
 
 def _parse_object(adapter: TypeAdapter[Any], text: str, cut: bool) -> Any:
+    _check_closed(text, cut)
     return adapter.validate_json(text)
 
 
-def _parse_match(constraint: Regex, text: str, cut: bool) -> str:
-    if cut and not re.fullmatch(constraint.pattern, text, constraint.flags):
-        raise ValueError(f"{text!r} does not match {constraint.pattern!r}")
+def _check_closed(text: str, cut: bool) -> None:
+    if cut and text[-1:].isdigit():
+        raise ValueError(f"the number {text} could have gone on")
+
+
+def _parse_match(text: str, cut: bool) -> str:
+    if cut:
+        raise ValueError(f"{text!r} could have gone on")
     return text
 
 
 def _parse_choice(constraint: Choice, text: str, cut: bool) -> str:
-    if text not in constraint.choices:
+    if cut or text not in constraint.choices:
         raise ValueError(f"{text!r} is none of the choices {list(constraint.choices)!r}")
     return text
 

@@ -20,6 +20,7 @@ __all__ = ["JSONGrammar"]
 
 _MAX_PROBES = 200
 _DEFINITION = re.compile(r"while processing \S*#/\$defs/(\w+)")
+_ENGINE_OPTION = re.compile(r"\s*Enable '\w+' option.*", re.DOTALL)  # a hint at what our users can't set
 
 
 @dataclass
@@ -87,14 +88,23 @@ class JSONGrammar:
         if refusal.kind == "unsatisfiable":
             path = blamed_path(self.lowered, lambda node: node is False or is_refused(node))
             return UnsatisfiableConstraint(show_path(path))
-        path, keyword = self._smallest(is_refused)
+        path, keyword = self._smallest(is_refused, refusal.message)
         if refusal.kind == "budget":
             return CompileBudgetExceeded(keyword, f"{show_path(path)}: {refusal.message}")
-        return UnsupportedConstraint(show_path(path), keyword, f"can't be enforced here: {refusal.message}")
+        message = _ENGINE_OPTION.sub("", refusal.message)
+        return UnsupportedConstraint(show_path(path), keyword, f"can't be enforced here: {message}")
 
-    def _smallest(self, is_refused: Callable[[Schema], bool]) -> tuple[Path, str]:
-        """The deepest schema that is refused on its own, and the keyword of it without which it isn't."""
-        nodes = sorted(self.lowered.paths, key=lambda entry: -len(entry[0]))
+    def _smallest(self, is_refused: Callable[[Schema], bool], message: str) -> tuple[Path, str]:
+        """The deepest schema that is refused on its own, and the keyword of it without which it isn't.
+
+        Those with a keyword that the engine's `message` names come first, since not all can be tried.
+        """
+
+        def order(entry: tuple[Path, dict[str, Any]]) -> tuple[bool, int]:
+            path, node = entry
+            return not any(keyword in message for keyword in node if len(keyword) > 4), -len(path)
+
+        nodes = sorted(self.lowered.paths, key=order)
         for path, node in nodes[:_MAX_PROBES]:
             if is_refused(node):
                 without = ((name, {key: value for key, value in node.items() if key != name}) for name in node)

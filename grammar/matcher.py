@@ -57,6 +57,18 @@ class GrammarMatcher:
         return not self._terminated and self._inner.can_end()
 
     @property
+    def must_terminate(self) -> bool:
+        """The text is whole and nothing can follow it but an end. Raises as :meth:`fill_bitmask` does."""
+        if not self.can_terminate:
+            return False
+        bitmask = np.zeros((1, -(-self._vocabulary.size // 32)), dtype=np.int32)
+        self.fill_bitmask(bitmask)
+        words = bitmask[0].view(np.uint32)
+        for token_id in self._eos_ids:
+            words[token_id // 32] &= ~np.uint32(1 << token_id % 32)
+        return not words.any()
+
+    @property
     def min_completion(self) -> int:
         """Not built yet: raises UnsupportedConstraint."""
         raise UnsupportedConstraint("$", "min_completion", "is not supported yet")

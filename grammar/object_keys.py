@@ -17,6 +17,7 @@ from .regex_classes import CharacterSet, write_character
 __all__ = ["close_object", "other_than"]
 
 _EVERY_KEY = r"^(?:[\x{0}-\x{10ffff}]*)$"
+_ESCAPED = '"\\\x7f'  # beside control characters: the engine's patterns spell these in a way of their own
 _IN_PLACE = ("const", "enum", "allOf", "anyOf", "oneOf", "$ref")
 
 
@@ -38,7 +39,7 @@ def close_object(
         raise UnsupportedConstraint(show_path(path), "minProperties", message)
     if needs_plain is None or closed:
         return node
-    two_spellings = any(char < " " or char == "\x7f" for name in names for char in name)
+    two_spellings = any(char < " " or char in _ESCAPED for name in names for char in name)
     if two_spellings or (minimum > 0 and node.get("required")) or (patterns and others is not False):
         raise needs_plain
     if patterns or not names:

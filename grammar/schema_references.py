@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from ..errors import InvalidConstraint, UnsupportedConstraint
+from ..errors import CompileBudgetExceeded, InvalidConstraint, UnsupportedConstraint
 from .json_path import Path, show_path
 from .support import Draft
 
@@ -18,6 +18,8 @@ _SINGLE = (
     "items additionalItems additionalProperties unevaluatedItems unevaluatedProperties contains propertyNames "
     "not if then else contentSchema"
 ).split()
+
+_MOST_SCHEMAS = 10_000  # a thousand take up to a second until they are compiled or refused
 
 
 def subschemas(node: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
@@ -51,6 +53,8 @@ class References:
         while pending:
             path, node, base = pending.pop()
             self.schemas.add(path)
+            if len(self.schemas) > _MOST_SCHEMAS:
+                raise CompileBudgetExceeded("schemas", f"more than {_MOST_SCHEMAS} schemas within one")
             if not isinstance(node, dict):
                 continue
             base = self._enter(path, node, base)

@@ -79,17 +79,19 @@ def _check(document: object, place: str) -> None:
                 pending += [((*path, key), key), ((*path, key), value)]
         elif isinstance(node, list | tuple):
             pending += [((*path, index), value) for index, value in enumerate(node)]
-        else:
-            _check_scalar(node, place + show_path(path)[1:])
+        elif (problem := _problem(node)) is not None:
+            raise InvalidConstraint(place + show_path(path)[1:], problem)
 
 
-def _check_scalar(node: object, place: str) -> None:
+def _problem(node: object) -> str | None:
+    """Why a scalar is not JSON."""
     if isinstance(node, float) and node - node != 0.0:
-        raise InvalidConstraint(place, f"{node} is not JSON")
+        return f"{node} is not JSON"
     if node is not None and not isinstance(node, str | int | float | bool):
-        raise InvalidConstraint(place, f"{type(node).__name__} is not JSON")
+        return f"{type(node).__name__} is not JSON"
     if isinstance(node, str):
         try:
             node.encode()
         except UnicodeEncodeError:
-            raise InvalidConstraint(place, "a lone surrogate is not text") from None
+            return "a lone surrogate is not text"
+    return None

@@ -88,6 +88,7 @@ _FOREIGN_ASSERTIONS = frozenset(
     minValue maxValue minimumLength maximumLength uniqueItemProperties allRequired anyRequired oneRequired select
     patternRequired prohibited unique deepProperties deepRequired dynamicDefaults formatMinimum formatMaximum switch
     formatExclusiveMinimum formatExclusiveMaximum contentAssertion propertyDependencies
+    maxlen minlen length regex values choices allowed optional props
     """.split()
 )
 

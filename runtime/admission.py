@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from operator import index as as_integer
+from typing import Any
 
 from ..errors import DrawloomError, PromptTooLong, RequestError
 from ..grammar import Constraint, GrammarCompiler
@@ -11,7 +12,7 @@ from .sampling_params import SamplingParams, check_against_vocabulary
 from .seeds import draw_seed, sample_seed
 from .tokenizer import Tokenizer
 
-__all__ = ["Admission", "Prompt"]
+__all__ = ["Admission", "Prompt", "check_types"]
 
 Prompt = str | Items[int]
 
@@ -25,22 +26,27 @@ class Admission:
         self._vocab_size = vocab_size
         self._compiler: GrammarCompiler | None = None
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """Token ids of a prompt. Text is plain: no part of it becomes a special token, but BOS is put before it."""
+    def encode(self, prompt: Prompt, field: str = "prompt") -> tuple[int, ...]:
+        """Token ids of a prompt. Text is plain: no part of it becomes a special token, but BOS is put before it.
+
+        Errors name `field`.
+        """
         if isinstance(prompt, str):
             bos = self._tokenizer.bos_id if self._tokenizer.add_bos else None
             ids = ([] if bos is None else [bos]) + self._tokenizer.encode(prompt)
+        elif isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Items):
+            raise RequestError(field, prompt, "must be text or a list of token ids")
         else:
-            ids = [self._checked_id(position, token_id) for position, token_id in enumerate(prompt)]
+            ids = [self._checked_id(f"{field}[{position}]", token_id) for position, token_id in enumerate(prompt)]
         if not ids:
-            raise RequestError("prompt", prompt, "is empty")
+            raise RequestError(field, prompt, "is empty")
         return tuple(ids)
 
-    def encode_ending(self, ending: Prompt) -> tuple[int, ...]:
+    def encode_ending(self, ending: Prompt, field: str) -> tuple[int, ...]:
         """Token ids of a text that follows another: without BOS."""
-        ids = tuple(self._tokenizer.encode(ending)) if isinstance(ending, str) else self.encode(ending)
+        ids = tuple(self._tokenizer.encode(ending)) if isinstance(ending, str) else self.encode(ending, field)
         if not ids:
-            raise RequestError("endings", ending, "is empty")
+            raise RequestError(field, ending, "is empty")
         return ids
 
     def requests(
@@ -87,11 +93,21 @@ class Admission:
             self._compiler = GrammarCompiler(self._tokenizer.vocabulary)
         return self._compiler
 
-    def _checked_id(self, position: int, token_id: int) -> int:
+    def _checked_id(self, field: str, token_id: Any) -> int:
         try:
             checked = as_integer(token_id)
         except TypeError:
-            raise RequestError(f"prompt[{position}]", token_id, "is no token id") from None
+            raise RequestError(field, token_id, "is no token id") from None
+        if isinstance(token_id, bool):
+            raise RequestError(field, token_id, "is no token id")
         if not 0 <= checked < self._vocab_size:
-            raise RequestError(f"prompt[{position}]", token_id, f"is outside the {self._vocab_size} ids of the model")
+            raise RequestError(field, token_id, f"is outside the {self._vocab_size} ids of the model")
         return checked
+
+
+def check_types(sampling: object, constraint: object) -> None:
+    """Raise `RequestError` where a dict, say, was given in place of an object of ours."""
+    if not isinstance(sampling, SamplingParams):
+        raise RequestError("sampling", sampling, "must be SamplingParams(…)")
+    if constraint is not None and not isinstance(constraint, Constraint):
+        raise RequestError("constraint", constraint, "must be JSONSchema(…), Regex(…), Choice(…) or EBNF(…)")

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self, overload
 
 from ..errors import DrawloomError, EngineError, RequestError
 from ..grammar import Constraint
-from .admission import Admission, Prompt
+from .admission import Admission, Prompt, check_types
 from .detokenizer import Detokenizer
 from .engine_config import EngineConfig
 from .loading import Loaded, load_parts, start_loop
@@ -120,6 +120,7 @@ class Engine:
         prompt, in order; with `n` > 1 a list of n results for each. What can't run is refused with `RequestError` or
         `ConstraintError` before anything starts. A request that fails raises its error once the others have ended.
         """
+        self._loop.check_may_wait()
         groups, single = self._jobs(prompt, sampling, constraint)
         futures = [job.future for group in groups for job in group]
         handles = self._launch([job.request for group in groups for job in group])
@@ -147,11 +148,14 @@ class Engine:
 
         Prefix and ending are encoded apart. The prefix is computed once.
         """
-        start = self._admission.encode(prefix)
+        self._loop.check_may_wait()
+        start = self._admission.encode(prefix, "prefix")
+        if isinstance(endings, str | bytes) or not isinstance(endings, Items):
+            raise RequestError("endings", endings, "must be a list of texts or of token ids")
         jobs: list[_Job] = []
-        for ending in endings:
+        for index, ending in enumerate(endings):
             future: Future[Result] = Future()
-            prompt_ids = start + self._admission.encode_ending(ending)
+            prompt_ids = start + self._admission.encode_ending(ending, f"endings[{index}]")
             jobs.append(_Job(self._admission.score_request(prompt_ids, len(start), _resolver(future)), future))
         handles = self._launch([job.request for job in jobs])
         try:
@@ -223,6 +227,7 @@ class Engine:
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no running request uses."""
+        self._loop.check_may_wait()
         done = threading.Event()
 
         def flush() -> None:
@@ -256,16 +261,17 @@ class Engine:
 
     def _jobs(self, prompt: Any, sampling: Any, constraint: Any) -> tuple[list[list["_Job"]], bool]:
         """For each prompt one job for each of its samples, all checked; and whether a single prompt was given."""
-        if not isinstance(prompt, Items):
+        if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Items):
             raise RequestError("prompt", prompt, "must be text, token ids, or a list of either")
         single = isinstance(prompt, str) or not prompt or any(hasattr(part, "__index__") for part in prompt)
         prompts = [prompt] if single else list(prompt)
         samplings = _one_each("sampling", sampling if sampling is not None else SamplingParams(), len(prompts))
         constraints = _one_each("constraint", constraint, len(prompts))
         groups: list[list[_Job]] = []
-        for one, params, bound in zip(prompts, samplings, constraints, strict=True):
+        for index, (one, params, bound) in enumerate(zip(prompts, samplings, constraints, strict=True)):
+            check_types(params, bound)
             futures: list[Future[Result]] = [Future() for _ in range(params.n)]
-            ids = self._admission.encode(one)
+            ids = self._admission.encode(one, "prompt" if single else f"prompt[{index}]")
             requests = self._admission.requests(ids, params, bound, [_resolver(future) for future in futures])
             groups.append([_Job(request, future) for request, future in zip(requests, futures, strict=True)])
         return groups, single
@@ -274,6 +280,7 @@ class Engine:
         self, prompt: Prompt, sampling: SamplingParams | None, constraint: Constraint | None, on_delta: OnDelta
     ) -> RequestHandle:
         params = sampling if sampling is not None else SamplingParams()
+        check_types(params, constraint)
         if params.n != 1:
             raise RequestError("n", params.n, "must be 1 for a stream")
         return self._launch(self._admission.requests(self._admission.encode(prompt), params, constraint, [on_delta]))[0]

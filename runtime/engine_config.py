@@ -12,6 +12,8 @@ from ..kernels.dispatch import BLOCK_TOKENS
 
 __all__ = ["EngineConfig"]
 
+_MOST_THREADS = max(256, os.cpu_count() or 1)  # thousands of threads take the process down
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -57,8 +59,10 @@ class EngineConfig:
             raise RequestError(
                 "max_batch_tokens", self.max_batch_tokens, f"must be at least max_sequences={self.max_sequences}"
             )
-        if self.model is not None and not Path(self.model).is_dir():
-            raise RequestError("model", str(self.model), "is no folder")
+        if self.num_threads is not None and self.num_threads > _MOST_THREADS:
+            raise RequestError("num_threads", self.num_threads, f"must be at most {_MOST_THREADS}")
+        if self.model is not None and not (isinstance(self.model, str | os.PathLike) and Path(self.model).is_dir()):
+            raise RequestError("model", self.model, "is no folder")
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -65,11 +65,12 @@ def start_loop(loaded: Loaded, config: EngineConfig) -> StepLoop:
 
 
 def _num_pages(model: Model, config: EngineConfig) -> int:
-    page_bytes = config.page_size * model.cache_bytes_per_token
+    page_bytes, free = config.page_size * model.cache_bytes_per_token, available_memory()
     if config.kv_bytes is not None:
         if config.kv_bytes < page_bytes:
             raise RequestError("kv_bytes", config.kv_bytes, f"holds no page: one takes {page_bytes} bytes")
+        if free is not None and config.kv_bytes > free:
+            raise RequestError("kv_bytes", config.kv_bytes, f"is more than the {free} bytes of free memory")
         return config.kv_bytes // page_bytes
-    free = available_memory()
     kv_bytes = _DEFAULT_KV_BYTES if free is None else min(_DEFAULT_KV_BYTES, free // 4)
     return max(kv_bytes // page_bytes, 1)

@@ -30,7 +30,7 @@ def add_token(sequence: Sequence, sampled: Sampled) -> DrawloomError | None:
 
 
 def ending(sequence: Sequence) -> Ending | None:
-    """Whether the token added last ends the sequence, and why."""
+    """Whether the token added last ends the sequence, and why. Raises what the grammar's engine can't go on with."""
     token_id, sampling = sequence.tokens[-1], sequence.request.sampling
     if _is_stop_id(sequence, token_id):
         return "stop", token_id
@@ -39,7 +39,9 @@ def ending(sequence: Sequence) -> Ending | None:
     if sequence.matcher is not None and sequence.matcher.is_terminated:
         return "stop", None
     if sequence.num_output >= sampling.max_tokens or len(sequence.tokens) >= sequence.max_len:
-        return "length", None
+        # Only what could have gone on was cut: `true` is whole, 12 may be the beginning of 120.
+        whole = sequence.matcher is not None and sequence.matcher.must_terminate
+        return ("stop" if whole else "length"), None
     return None
 
 

@@ -204,7 +204,11 @@ class Scheduler:
             self.fail([sequence], error)
             return
         self.counters["generated_tokens"] += 1
-        ended = ending(sequence)
+        try:
+            ended = ending(sequence)
+        except DrawloomError as fault:
+            self.fail([sequence], fault)
+            return
         if ended is None:
             emit(sequence)
         else:

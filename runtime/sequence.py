@@ -53,6 +53,7 @@ class Sequence:
         self.top_logprobs: list[TopLogprobs] = []
         self.prompt_logprobs: dict[int, tuple[float, TopLogprobs | None]] = {}
         self.cancelled = False
+        self.deaf = False
 
     @property
     def num_prompt(self) -> int:
@@ -105,11 +106,13 @@ class Sequence:
 
     def send(self, delta: Delta | DrawloomError) -> None:
         """Call the receiver. If it raises, that is logged and the request is cancelled: nobody listens any more."""
+        if self.deaf:
+            return
         try:
             self.request.on_delta(delta)
         except Exception:
             _logger.exception("the receiver of a request's deltas failed; the request is cancelled")
-            self.cancelled = True
+            self.deaf = self.cancelled = True
 
     def take_pending(self) -> tuple[str, tuple[int, ...]]:
         taken = self.pending_text, tuple(self.pending_ids)

@@ -1,6 +1,7 @@
 """The loop: schedule, fill masks, forward, sample, commit. It runs on one thread and sleeps when there is no work."""
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -32,12 +33,14 @@ class StepLoop:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._process = os.getpid()
         self._broken: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="drawloom-steps", daemon=True)
         self._thread.start()
 
     def call(self, work: Callable[[], None]) -> None:
         """Run `work` on the loop's thread between two steps."""
+        self._check_process()
         with self._wake:
             if self._broken is not None:
                 raise EngineError(f"the engine stopped: {self._broken!r}") from self._broken
@@ -46,8 +49,16 @@ class StepLoop:
             self._inbox.append(work)
             self._wake.notify()
 
+    def check_may_wait(self) -> None:
+        """Raise `EngineError` on the loop's own thread, where to wait for a step would be to wait for ever."""
+        self._check_process()
+        if threading.current_thread() is self._thread:
+            raise EngineError("called from on_delta, on the engine's own thread, which no step would ever leave again")
+
     def close(self) -> None:
         """Cancel what runs and end the thread. Safe to call twice."""
+        if self._process != os.getpid():
+            return  # the thread, and perhaps the lock it held, stayed with the parent
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -74,6 +85,10 @@ class StepLoop:
         for sequence, fault in masks.errors.items():
             results[sequence] = Sampled(token_id=-1, logprob=0.0, top_logprobs=None, error=fault)
         self.scheduler.commit(plan, results, output.scores)
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise EngineError("the engine was created before a fork and does not run in this process: create a new one")
 
     def _fail(self, plan: Plan, error: Exception) -> None:
         _logger.exception("a step failed; its %d requests end with an error", len(plan.chunks))

@@ -1,5 +1,6 @@
 """Where a model's builder takes its weights from: first a plan that only records, then the files."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -72,6 +73,7 @@ class FileSource:
         self._checkpoint = checkpoint
         self._invariant = invariant
         self._on_read = on_read
+        self._staging = torch.empty(0)
         self._stored = _read_ahead(checkpoint, _stored_names(checkpoint, plan.shapes))
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -93,7 +95,18 @@ class FileSource:
         return found
 
     def pack(self, *rows: Tensor) -> PackedWeight:
-        return pack_weight(torch.cat(rows) if len(rows) > 1 else rows[0], invariant=self._invariant)
+        if len(rows) == 1 or not self._invariant:
+            return pack_weight(torch.cat(rows) if len(rows) > 1 else rows[0], invariant=self._invariant)
+        # An invariant layout is always a copy, so the rows may meet in memory that the next weight uses again: taking
+        # fresh memory for each would cost more time than the copy itself.
+        shape = sum(block.shape[0] for block in rows), rows[0].shape[1]
+        staging = self._staging_of(math.prod(shape), rows[0].dtype).view(shape)
+        return pack_weight(torch.cat(rows, out=staging), invariant=True)
+
+    def _staging_of(self, size: int, dtype: torch.dtype) -> Tensor:
+        if self._staging.dtype != dtype or self._staging.numel() < size:
+            self._staging = torch.empty(size, dtype=dtype)
+        return self._staging[:size]
 
     def _read(self, name: str) -> Tensor:
         found, stored = next(self._stored)

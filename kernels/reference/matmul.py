@@ -42,9 +42,9 @@ class PackedWeight:
 
 
 def pack_weight(weight: Tensor, *, invariant: bool = True) -> PackedWeight:
-    """Lay out `weight` [out, in] (fp32 or bf16) for :func:`matmul`.
+    """Lay out a copy of `weight` [out, in] (fp32 or bf16) for :func:`matmul`.
 
-    `invariant=False` keeps the library's own product, whose bits depend on the number of rows.
+    `invariant=False` keeps the library's own product, whose bits depend on the number of rows, and need not copy.
     """
     out_features, in_features = weight.shape
     shape = (out_features, in_features)
@@ -101,7 +101,7 @@ def _reordered_is_invariant(out_features: int, in_features: int, dtype: torch.dt
     del num_threads
     if not torch.backends.mkldnn.is_available():
         return False
-    tested = (2, 3, 8, 15, 16, 17, 33, 64) if out_features * in_features > _LARGE else _TESTED_ROWS
+    tested = (2, 3, 15, 16, 17, 33) if out_features * in_features > _LARGE else _TESTED_ROWS
     x, weight = _cancelling(max(tested), out_features, in_features, dtype)
     packed = _reorder(weight)
     want = _linear(x, packed, None)

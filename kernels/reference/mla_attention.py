@@ -30,6 +30,7 @@ class _BlockCall:
     """Blocks whose numbers of query rows are close enough to share one flash call."""
 
     pages: Tensor  # int64 [blocks * pages_per_block]
+    first_page: int | None  # where the pages lie one after the other, so that nothing need be gathered; else None
     rows: Tensor  # int64 [blocks * num_rows]: query row, padded with row 0
     mask: Tensor  # fp32 [blocks or 1, 1, num_rows * heads_per_group or 1, 256], added to the scores
     valid: Tensor | None  # int64: which of blocks * num_rows are no padding; None: all
@@ -45,6 +46,7 @@ class AttentionPlan:
     calls: tuple[_BlockCall, ...]
     num_rows: int
     max_blocks: int
+    in_order: bool  # the partial results come from one call, row by row and block by block
 
     @property
     def num_blocks(self) -> int:
@@ -76,7 +78,9 @@ def plan_attention(
         _block_call(members, full, BLOCK_TOKENS // page_size, heads_per_group, max_blocks)
         for (_, full), members in buckets.items()
     )
-    return AttentionPlan(calls, sum(query_lens), max_blocks)
+    num_rows = sum(query_lens)
+    in_order = len(calls) == 1 and calls[0].targets.tolist() == list(range(num_rows * max_blocks))
+    return AttentionPlan(calls, num_rows, max_blocks, in_order and calls[0].valid is None)
 
 
 def mla_attention(
@@ -94,15 +98,22 @@ def mla_attention(
     if plan.max_blocks == 1 and len(parts) == 1 and plan.calls[0].valid is None:
         order = plan.calls[0].rows
         return _in_row_order(parts[0][0], order)
-    num_rows, max_blocks = plan.num_rows, plan.max_blocks
-    heads, width = parts[0][0].shape[1:]
-    partial = q.new_zeros((num_rows * max_blocks, heads, width), dtype=torch.float32)
-    log_sums = q.new_full((num_rows * max_blocks, heads), -torch.inf, dtype=torch.float32)
+    partial, log_sums = parts[0] if plan.in_order else _scattered(parts, plan)
+    heads, width = partial.shape[1:]
+    partial = partial.float().view(plan.num_rows, plan.max_blocks, heads, width)
+    return _merge(partial, log_sums.view(plan.num_rows, plan.max_blocks, heads)).to(q.dtype)
+
+
+def _scattered(parts: list[tuple[Tensor, Tensor]], plan: AttentionPlan) -> tuple[Tensor, Tensor]:
+    """All partial results, fp32 [rows * max_blocks, heads, width] and [rows * max_blocks, heads]."""
+    out, log_sum = parts[0]
+    slots = plan.num_rows * plan.max_blocks
+    partial = out.new_zeros((slots, *out.shape[1:]), dtype=torch.float32)
+    log_sums = log_sum.new_full((slots, *log_sum.shape[1:]), -torch.inf)
     for (out, log_sum), call in zip(parts, plan.calls, strict=True):
         partial.index_copy_(0, call.targets, out.float())
         log_sums.index_copy_(0, call.targets, log_sum)
-    partial = partial.view(num_rows, max_blocks, heads, width)
-    return _merge(partial, log_sums.view(num_rows, max_blocks, heads)).to(q.dtype)
+    return partial, log_sums
 
 
 def _in_row_order(out: Tensor, rows: Tensor) -> Tensor:
@@ -117,7 +128,7 @@ def _attend(
     """Partial results of one call: out [valid, heads, width] and log-sum-exp [valid, heads]."""
     heads, width = q.shape[1:]
     blocks, rows, per_group = call.num_blocks, call.num_rows, heads // num_groups
-    keys = cache.index_select(0, call.pages).view(blocks, BLOCK_TOKENS, -1)
+    keys = _pages(cache, call).view(blocks, BLOCK_TOKENS, -1)
     if num_groups == 1:
         key = value = keys.unsqueeze(1)
     else:
@@ -135,6 +146,15 @@ def _attend(
     if call.valid is not None:
         out, log_sum = out.index_select(0, call.valid), log_sum.index_select(0, call.valid)
     return out, log_sum
+
+
+def _pages(cache: Tensor, call: _BlockCall) -> Tensor:
+    """[blocks * pages_per_block, page_size, width]: a view of the cache where that is possible, else a copy."""
+    first, number = call.first_page, call.pages.numel()
+    # A block's missing pages count as those that follow in memory, of which the pool may have no more.
+    if first is not None and first + number <= cache.shape[0]:
+        return cache[first : first + number]
+    return cache.index_select(0, call.pages)
 
 
 def _merge(partial: Tensor, log_sums: Tensor) -> Tensor:
@@ -175,11 +195,15 @@ def _block_call(
 ) -> _BlockCall:
     num_rows = _padded_rows(max(len(queries) for _, _, queries in members), heads_per_group)
     pages: list[int] = []
+    first = members[0][0][0]
+    consecutive = True
     rows: list[int] = []
     visible: list[int] = []
     valid: list[int] = []
     targets: list[int] = []
     for block_pages, index, queries in members:
+        expected = first + len(pages)
+        consecutive = consecutive and block_pages == tuple(range(expected, expected + len(block_pages)))
         # A page beyond the sequence's end is masked; any page will do, since all hold finite numbers.
         pages += block_pages + block_pages[:1] * (pages_per_block - len(block_pages))
         valid += range(len(rows), len(rows) + len(queries))
@@ -189,6 +213,7 @@ def _block_call(
         targets += [row * max_blocks + index for row, _ in queries]
     return _BlockCall(
         pages=_tensor(pages),
+        first_page=first if consecutive else None,
         rows=_tensor(rows),
         mask=_mask([BLOCK_TOKENS], 1, 1) if full else _mask(visible, len(members), heads_per_group),
         valid=None if len(valid) == len(rows) else _tensor(valid),

@@ -396,8 +396,9 @@ def test_arguments_are_checked_before_anything_runs(scripted: Any) -> None:
         lambda: program.run("a", other=1),
         lambda: program.run(s="a"),
         lambda: program.run_batch([{"text": "a"}, {"txt": "b"}]),
+        lambda: program.run_batch(iter([{"text": "a"}, {"txt": "b"}])),
         lambda: program.run_batch([{"text": "a"}], other=1),
-        lambda: program.run_batch({"text": "a"}),  # type: ignore[arg-type]
+        lambda: program.run_batch({"text": "a"}),  # type: ignore[dict-item]
     ):
         with pytest.raises(TypeError):
             call()

@@ -38,6 +38,15 @@ def chain(length: int, link: str) -> dict[str, Any]:
     return {"$ref": "#/$defs/a0", "$defs": definitions}
 
 
+def alternatives(depth: int) -> dict[str, Any]:
+    """D21: one that doubles with each level."""
+    node: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        options = [{"type": "object", "properties": {name: node}, "required": [name]} for name in "ab"]
+        node = {"oneOf": options}
+    return node
+
+
 REFUSED: dict[str, tuple[Any, type[ConstraintError]]] = {
     "200 objects": (nested(200, "object"), CompileBudgetExceeded),
     "150 arrays": (nested(150, "array"), CompileBudgetExceeded),
@@ -48,6 +57,7 @@ REFUSED: dict[str, tuple[Any, type[ConstraintError]]] = {
         {"allOf": [{"anyOf": [{"required": [f"a{i}{j}"]} for j in range(3)]} for i in range(16)]},
         CompileBudgetExceeded,
     ),
+    "alternatives of alternatives": (alternatives(14), CompileBudgetExceeded),
     "itself": ({"$ref": "#"}, UnsatisfiableConstraint),
     "each other": (
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
@@ -65,6 +75,14 @@ def test_refused_with_a_typed_error(name: str, compiler: GrammarCompiler) -> Non
     schema, error = REFUSED[name]
     with pytest.raises(error):
         compiler.compile(JSONSchema(schema))
+
+
+@pytest.mark.parametrize("depth", [2, 8])
+def test_nested_alternatives_are_refused_by_path_and_keyword(depth: int, compiler: GrammarCompiler) -> None:
+    with pytest.raises(UnsupportedConstraint) as refused:
+        compiler.compile(JSONSchema(alternatives(depth)))
+    assert refused.value.keyword == "oneOf" and "coerce" not in str(refused.value)
+    assert refused.value.path == "$" + ".oneOf[0].properties.a" * (depth - 1)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"items":' * 3_000 + "{}" + "}" * 3_000])

@@ -147,6 +147,11 @@ KEY_CASES: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ['{"a": 1, "b": 2}'],
         ['{"a": 1}', r'{"a": 1, "\u0061": 2}', '{"b": 1, "c": 2}'],
     ),
+    (
+        {"type": "object", "properties": {'a"b': STR, "C:\\": STR}, "additionalProperties": INT},
+        [r'{"a\"b": "x", "C:\\": "y", "d": 1}'],
+        [r'{"a\"b": 5}', r'{"C:\\": 5}', r'{"a\"b": "x", "a\"b": 5}', r'{"a\u0022b": 5}', r'{"\u0061\"b": 5}'],
+    ),
 ]
 
 

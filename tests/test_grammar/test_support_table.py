@@ -163,7 +163,8 @@ def test_annotations_are_reported(compile_: Compile) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    """x-guidance nullable divisibleBy disallow extends minValue maxvalue instanceof range minLenght minlength MaxItems
+    """maxlen minlen length regex values choices allowed optional props
+    x-guidance nullable divisibleBy disallow extends minValue maxvalue instanceof range minLenght minlength MaxItems
     item enums requred required_ additonalProperties additinalProperties propertys patern anyof one_of Const ref @ref
     $Ref formatMinimum uniqueItem prohibited types exclusiveMinimun""".split(),
 )

@@ -88,6 +88,20 @@ def test_the_page_size_changes_no_bit(page_size: int) -> None:
     assert torch.equal(*outputs)
 
 
+def test_pages_in_order_are_read_in_place_and_give_the_same_bits() -> None:
+    case = Case((9, 3, 48, 48), torch.float32, 64)
+    ((scattered,), _) = case.run([(LENGTH, 3, True)])
+    rows, num_pages = case.cache[torch.tensor(case.pages)], len(case.pages)
+    for first in (0, 5, num_pages):  # the last: the pool ends within the last block
+        case.cache = torch.randn_like(case.cache)
+        case.cache[first : first + num_pages] = rows
+        case.pages = list(range(first, first + num_pages))
+        plan = plan_attention([case.pages], [LENGTH], [3], page_size=64, heads_per_group=3)
+        assert plan.calls[0].first_page == first
+        ((found,), _) = case.run([(LENGTH, 3, True)])
+        assert torch.equal(found, scattered)
+
+
 def test_every_number_of_query_rows_gives_the_same_bits() -> None:
     """The flash kernel slices query rows; no slice may be so short that it is multiplied in another order."""
     case = Case((5, 1, 64, 32), torch.float32, 64)

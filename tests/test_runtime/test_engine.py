@@ -1,9 +1,14 @@
 """The engine from outside: results, streams, cancellation, limits, faults, and the account of pages."""
 
 import asyncio
+import json
+import math
+import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,6 +146,28 @@ def test_a_request_that_outgrows_the_pool_alone_ends_with_length(tiny_engine: Ma
     assert (caught.value.value, caught.value.limit) == (256, 255)
 
 
+def test_prompts_at_the_edge_of_the_context(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, tiny_engine: MakeEngine
+) -> None:
+    """D36: a model of 512 positions. 510 and 511 prompt ids leave room for 2 and 1 tokens, 512 and 513 for none."""
+    shutil.copytree(tiny_folder("deepseek"), tmp_path / "short")
+    config = json.loads((tmp_path / "short" / "config.json").read_text())
+    (tmp_path / "short" / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 512}))
+    params = replace(GREEDY, max_tokens=8)
+    with Engine(tmp_path / "short", dtype="float32", num_threads=1, kv_bytes=8 << 20, progress=False) as engine:
+        for length in (510, 511):
+            result = engine.generate([7] * length, params)
+            assert (result.finish_reason, len(result.token_ids)) == ("length", 512 - length)
+        for length in (512, 513):
+            with pytest.raises(PromptTooLong) as caught:
+                engine.generate([7] * length, params)
+            assert (caught.value.value, caught.value.limit) == (length, 511)
+    longer = tiny_engine().generate([7] * 510, params)
+    assert (
+        len(longer.token_ids) == 8 and longer.token_ids[:2] == tiny_engine().generate([7] * 510, params).token_ids[:2]
+    )
+
+
 def test_closing_a_stream_frees_its_pages(tiny_engine: MakeEngine) -> None:
     engine = tiny_engine()
 
@@ -274,7 +301,7 @@ def test_a_receiver_that_raises_cancels_its_request(tiny_engine: MakeEngine, cap
     engine.generate("a", GREEDY)
     while engine.metrics()["running"]:
         threading.Event().wait(0.01)
-    assert engine.metrics()["cancelled"] == 1 and "planted" in caplog.text
+    assert engine.metrics()["cancelled"] == 1 and caplog.text.count("ValueError: planted") == 1
 
 
 @pytest.mark.parametrize(
@@ -284,6 +311,14 @@ def test_a_receiver_that_raises_cancels_its_request(tiny_engine: MakeEngine, cap
         ([], {}, "prompt"),
         ([1, 99999], {}, "prompt[1]"),
         ([1, "a"], {}, "prompt[1]"),
+        ([1, True], {}, "prompt[1]"),
+        ([1.5], {}, "prompt[0]"),
+        (["a", None], {}, "prompt[1]"),
+        ([[1], [2, 10**6]], {}, "prompt[1][1]"),
+        (b"abc", {}, "prompt"),
+        ([b"abc"], {}, "prompt[0]"),
+        ("a", {"sampling": {"temperature": 0}}, "sampling"),
+        ("a", {"constraint": {"type": "object"}}, "constraint"),
         (["a", "b"], {"sampling": [SamplingParams()]}, "sampling"),
         ("a", {"sampling": SamplingParams(stop="x"), "constraint": Regex("a")}, "stop"),
         ("a", {"sampling": SamplingParams(stop_token_ids=(3,)), "constraint": Regex("a")}, "stop_token_ids"),
@@ -298,8 +333,35 @@ def test_what_cannot_run_is_refused_by_field(
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [("top_logprobs", 1_000_000), ("top_k", 2**62), ("top_k", -5), ("n", 0), ("n", 2**62), ("temperature", math.nan)]
+    + [("temperature", math.inf), ("top_p", 0.0), ("max_tokens", 0), ("seed", -1), ("logit_bias", {3: math.inf})],
+)
+def test_an_odd_field_ends_its_own_request_only(tiny_engine: MakeEngine, field: str, value: Any) -> None:
+    """D35: refused by name, whatever else runs; the neighbour's result is that of a quiet engine."""
+    engine = tiny_engine()
+    alone = engine.generate("a plain request", GREEDY)
+    running: list[Delta | DrawloomError] = []
+    done = threading.Event()
+
+    def on_delta(delta: Delta | DrawloomError) -> None:
+        running.append(delta)
+        if isinstance(delta, DrawloomError) or delta.result is not None:
+            done.set()
+
+    engine.submit(engine.tokenizer.encode("a plain request"), GREEDY, on_delta=on_delta)
+    with pytest.raises(RequestError) as caught:
+        engine.generate("a", SamplingParams(**{field: value}))
+    assert caught.value.field.startswith(field)
+    assert done.wait(60)
+    last = running[-1]
+    assert isinstance(last, Delta) and last.result is not None and last.result.token_ids == alone.token_ids
+
+
+@pytest.mark.parametrize(
     ("option", "value"),
     [("page_size", 48), ("dtype", "int8"), ("num_threads", 0), ("kv_bytes", 10), ("max_sequences", True)]
+    + [("num_threads", 10**6), ("kv_bytes", 10**15), ("model", 5)]
     + [("speculation", "ngram"), ("device", "cuda"), ("model", "/no/such/folder"), ("max_batch_tokens", 3)],
 )
 def test_an_engine_option_out_of_range_is_refused(tiny_engine: MakeEngine, option: str, value: Any) -> None:
@@ -309,6 +371,77 @@ def test_an_engine_option_out_of_range_is_refused(tiny_engine: MakeEngine, optio
         else:
             tiny_engine(**{option: value})
     assert caught.value.field == option
+
+
+@pytest.mark.parametrize(
+    ("prefix", "endings", "field"),
+    [
+        ("a", "xyz", "endings"),
+        ("a", None, "endings"),
+        ("a", ["b", []], "endings[1]"),
+        ("a", [None], "endings[0]"),
+        ("a", [[3, 10**6]], "endings[0][1]"),
+        (None, ["a"], "prefix"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_by_field(
+    tiny_engine: MakeEngine, prefix: Any, endings: Any, field: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        tiny_engine().score(prefix, endings)
+    assert caught.value.field == field
+
+
+def test_the_limit_cuts_only_what_could_have_gone_on(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine()
+    whole = engine.generate("a", GREEDY, Regex("[a-z]{5}"))
+    assert whole.finish_reason == "stop" and len(whole.text) == 5
+    tokens = len(whole.token_ids) - 1  # without EOS
+    exact = engine.generate("a", replace(GREEDY, max_tokens=tokens), Regex("[a-z]{5}"))
+    assert (exact.finish_reason, exact.token_ids, exact.text) == ("stop", whole.token_ids[:-1], whole.text)
+    assert engine.generate("a", replace(GREEDY, max_tokens=tokens - 1), Regex("[a-z]{5}")).finish_reason == "length"
+    assert engine.generate("a", replace(GREEDY, max_tokens=1), JSONSchema({"enum": [1, 12]})).finish_reason == "length"
+
+
+def test_the_engines_own_thread_may_not_wait_for_itself(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine()
+    refused: list[DrawloomError] = []
+    done = threading.Event()
+
+    def on_delta(delta: Delta | DrawloomError) -> None:
+        calls: list[Callable[[], object]] = [
+            engine.flush_cache,
+            lambda: engine.generate("a", GREEDY),
+            lambda: engine.score("a", ["b"]),
+        ]
+        for call in calls:
+            try:
+                call()
+            except EngineError as error:
+                refused.append(error)
+        done.set()
+
+    engine.submit([5], replace(GREEDY, max_tokens=1), on_delta=on_delta)
+    assert done.wait(30) and len(refused) == 3
+    assert engine.generate("a", GREEDY).finish_reason == "length"
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # Python warns of forks beside threads, which is what this is about
+def test_an_engine_says_that_it_did_not_survive_a_fork(tiny_engine: MakeEngine) -> None:
+    engine = tiny_engine()
+    engine.generate("a", GREEDY)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (engine.flush_cache, lambda: engine.submit([1], GREEDY, on_delta=print)):
+            try:
+                call()
+            except EngineError:
+                refused += 1
+        engine.close()
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert engine.generate("a", GREEDY).finish_reason == "length"
 
 
 def test_a_closed_engine_refuses_and_ends_what_ran(tiny_engine: MakeEngine) -> None:
