@@ -96,7 +96,8 @@ def _take_turn(conversation: Conversation, message: str) -> None:
 def _read() -> str | None:
     """The next line. None: there is none."""
     if not sys.stdin.isatty():
-        return sys.stdin.readline().removesuffix("\n") or None
+        line = sys.stdin.readline()
+        return line.removesuffix("\n") if line else None  # a blank line is not the end
     import readline  # noqa: F401  # gives `input` its editing and history
 
     try:
