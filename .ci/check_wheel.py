@@ -4,7 +4,7 @@ import subprocess
 import sys
 import zipfile
 
-PLACES = ["__init__.py", "errors.py", "py.typed", "frontend", "grammar", "kernels", "runtime"]
+PLACES = ["__init__.py", "__main__.py", "errors.py", "py.typed", "frontend", "grammar", "kernels", "runtime"]
 
 
 def main(wheel: str) -> None:

@@ -1,0 +1,1 @@
+"""What the commands of the command line do, a module each: `run(args)` returns the exit status."""
