@@ -96,8 +96,11 @@ def _take_turn(conversation: Conversation, message: str) -> None:
 def _read() -> str | None:
     """The next line. None: there is none."""
     if not sys.stdin.isatty():
-        line = sys.stdin.readline()
-        return line.removesuffix("\n") if line else None  # a blank line is not the end
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise RequestError("message", "stdin", f"is no UTF-8: {error}") from error
+        return line.removesuffix("\n") if line else None
     import readline  # noqa: F401  # gives `input` its editing and history
 
     try:

@@ -22,7 +22,7 @@ def model_folder(model: str | None) -> Path:
 def open_engine(args: Namespace, folder: Path) -> Engine:
     """A bar while it loads is for people alone."""
     return Engine(
-        folder, dtype=args.dtype, num_threads=args.threads, kv_bytes=args.kv_bytes, progress=sys.stderr.isatty()
+        str(folder), dtype=args.dtype, num_threads=args.threads, kv_bytes=args.kv_bytes, progress=sys.stderr.isatty()
     )
 
 
