@@ -94,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
         return PIPE_CLOSED
     except (DrawloomError, OSError) as error:
-        print(f"drawloom: {' '.join(str(error).split())}", file=sys.stderr)
+        what = "the constraint: " if isinstance(error, ConstraintError) else ""
+        print(f"drawloom: {what}{' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, RequestError | ConstraintError) else 1
 
 

@@ -1,6 +1,7 @@
 """`drawloom batch`: a file of rows through the engine, many at once; given again after a kill, it goes on."""
 
 import hashlib
+import os
 import sys
 import time
 from argparse import Namespace
@@ -31,13 +32,14 @@ def run(args: Namespace) -> int:
         raise RequestError("in_flight", args.in_flight, "must be at least 1")
     sampling, wanted = read_sampling(args, logprobs=False), read_constraint(args)
     source, folder = InputFile.survey(Path(args.input)), model_folder(args.model)
+    if os.path.exists(args.output) and os.path.samefile(args.input, args.output):
+        raise RequestError("output", args.output, "is the input")
     options: dict[str, Any] = {name: getattr(args, name) for name in _OPTIONS}
     options |= {"raw": args.raw, "constraint": None if wanted is None else repr(wanted.constraint)}
     with OutputFile(Path(args.output)) as output:
         if args.overwrite:
             output.clear()
             record_path(output.path).unlink(missing_ok=True)
-        output.cut_torn_line()
         wish = Wish(options, args.seed, source)
         earlier = wish.earlier_run(output)
         num_done = output.num_rows()
@@ -96,5 +98,5 @@ class _Progress:
             f"errors={self._num_errors} tokens={self._num_tokens} tokens/s={self._num_tokens / seconds:.1f}",
             file=sys.stderr,
         )
-        if kind is not None:
+        if kind is not None and not issubclass(kind, RequestError):
             print("not finished: the same command goes on from here", file=sys.stderr)

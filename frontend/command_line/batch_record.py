@@ -62,13 +62,15 @@ class Wish:
     def earlier_run(self, output: OutputFile) -> RunRecord | None:
         """The run that `output` is of. None: a new one begins. `RequestError` where that would lose something."""
         path = record_path(output.path)
-        if output.is_empty:
-            earlier = RunRecord.read(path)
-            return None if earlier is None or any(self._differences(earlier)) else earlier
         earlier = RunRecord.read(path)
         if earlier is None:
-            message = f"holds something else than a run's results: there is no {path.name}; --overwrite begins anew"
-            raise RequestError("output", str(output.path), message)
+            if not output.is_empty:
+                message = f"holds something else than a run's results: there is no {path.name}; --overwrite begins anew"
+                raise RequestError("output", str(output.path), message)
+            return None
+        output.cut_torn_line()
+        if output.is_empty and any(self._differences(earlier)):
+            return None
         _refuse(output, self._differences(earlier))
         return earlier
 
