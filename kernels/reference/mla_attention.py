@@ -30,7 +30,6 @@ class _BlockCall:
     """Blocks whose numbers of query rows are close enough to share one flash call."""
 
     pages: Tensor  # int64 [blocks * pages_per_block]
-    first_page: int | None  # where the pages lie one after the other, so that nothing need be gathered; else None
     rows: Tensor  # int64 [blocks * num_rows]: query row, padded with row 0
     mask: Tensor  # fp32 [blocks or 1, 1, num_rows * heads_per_group or 1, 256], added to the scores
     valid: Tensor | None  # int64: which of blocks * num_rows are no padding; None: all
@@ -79,7 +78,7 @@ def plan_attention(
         for (_, full), members in buckets.items()
     )
     num_rows = sum(query_lens)
-    in_order = len(calls) == 1 and calls[0].targets.tolist() == list(range(num_rows * max_blocks))
+    in_order = len(calls) == 1 and np.array_equal(calls[0].targets.numpy(), np.arange(num_rows * max_blocks))
     return AttentionPlan(calls, num_rows, max_blocks, in_order and calls[0].valid is None)
 
 
@@ -128,7 +127,7 @@ def _attend(
     """Partial results of one call: out [valid, heads, width] and log-sum-exp [valid, heads]."""
     heads, width = q.shape[1:]
     blocks, rows, per_group = call.num_blocks, call.num_rows, heads // num_groups
-    keys = _pages(cache, call).view(blocks, BLOCK_TOKENS, -1)
+    keys = cache.index_select(0, call.pages).view(blocks, BLOCK_TOKENS, -1)
     if num_groups == 1:
         key = value = keys.unsqueeze(1)
     else:
@@ -146,15 +145,6 @@ def _attend(
     if call.valid is not None:
         out, log_sum = out.index_select(0, call.valid), log_sum.index_select(0, call.valid)
     return out, log_sum
-
-
-def _pages(cache: Tensor, call: _BlockCall) -> Tensor:
-    """[blocks * pages_per_block, page_size, width]: a view of the cache where that is possible, else a copy."""
-    first, number = call.first_page, call.pages.numel()
-    # A block's missing pages count as those that follow in memory, of which the pool may have no more.
-    if first is not None and first + number <= cache.shape[0]:
-        return cache[first : first + number]
-    return cache.index_select(0, call.pages)
 
 
 def _merge(partial: Tensor, log_sums: Tensor) -> Tensor:
@@ -195,16 +185,13 @@ def _block_call(
 ) -> _BlockCall:
     num_rows = _padded_rows(max(len(queries) for _, _, queries in members), heads_per_group)
     pages: list[int] = []
-    first = members[0][0][0]
-    consecutive = True
     rows: list[int] = []
     visible: list[int] = []
     valid: list[int] = []
     targets: list[int] = []
     for block_pages, index, queries in members:
-        expected = first + len(pages)
-        consecutive = consecutive and block_pages == tuple(range(expected, expected + len(block_pages)))
-        # A page beyond the sequence's end is masked; any page will do, since all hold finite numbers.
+        # A page beyond the sequence's end is masked, which doesn't hide a NaN: only a page of its own will do, so that
+        # what went wrong in another sequence stays there.
         pages += block_pages + block_pages[:1] * (pages_per_block - len(block_pages))
         valid += range(len(rows), len(rows) + len(queries))
         padding = num_rows - len(queries)
@@ -213,7 +200,6 @@ def _block_call(
         targets += [row * max_blocks + index for row, _ in queries]
     return _BlockCall(
         pages=_tensor(pages),
-        first_page=first if consecutive else None,
         rows=_tensor(rows),
         mask=_mask([BLOCK_TOKENS], 1, 1) if full else _mask(visible, len(members), heads_per_group),
         valid=None if len(valid) == len(rows) else _tensor(valid),

@@ -88,18 +88,28 @@ def test_the_page_size_changes_no_bit(page_size: int) -> None:
     assert torch.equal(*outputs)
 
 
-def test_pages_in_order_are_read_in_place_and_give_the_same_bits() -> None:
+def test_pages_of_others_are_never_read() -> None:
+    """They may hold what went wrong in another sequence, and a mask doesn't hide a NaN."""
     case = Case((9, 3, 48, 48), torch.float32, 64)
-    ((scattered,), _) = case.run([(LENGTH, 3, True)])
-    rows, num_pages = case.cache[torch.tensor(case.pages)], len(case.pages)
-    for first in (0, 5, num_pages):  # the last: the pool ends within the last block
-        case.cache = torch.randn_like(case.cache)
-        case.cache[first : first + num_pages] = rows
-        case.pages = list(range(first, first + num_pages))
-        plan = plan_attention([case.pages], [LENGTH], [3], page_size=64, heads_per_group=3)
-        assert plan.calls[0].first_page == first
-        ((found,), _) = case.run([(LENGTH, 3, True)])
-        assert torch.equal(found, scattered)
+    case.pages, case.other_pages = list(range(11)), list(range(11, 22))  # one right behind the other
+    want, _ = case.run([(LENGTH, 3, True), (300, 1, True), (40, 40, True)])
+    case.cache[torch.tensor(case.other_pages)] = torch.nan
+    found, _ = case.run([(LENGTH, 3, True), (300, 1, True), (40, 40, True)])
+    assert all(map(torch.equal, found, want)) and all(part.isfinite().all() for part in found)
+
+
+def test_results_that_are_in_order_are_merged_as_they_are() -> None:
+    case = Case((9, 3, 48, 48), torch.float32, 64)
+    ((whole,), _) = case.run([(LENGTH, LENGTH, True)])
+    tables = [case.pages[:10], case.other_pages[:10]]
+    case.cache[torch.tensor(tables[1])] = case.cache[torch.tensor(tables[0])]
+    decoding = plan_attention(tables, [600, 600], [1, 1], page_size=64, heads_per_group=3)
+    ragged = plan_attention([tables[0], tables[1][:4]], [600, 200], [1, 1], page_size=64, heads_per_group=3)
+    assert decoding.in_order and not ragged.in_order
+    for plan, lengths in ((decoding, (600, 600)), (ragged, (600, 200))):
+        q = torch.stack([case.q[length - 1] for length in lengths])
+        out = mla_attention(q, case.cache, plan, scale=0.1, latent_dim=48, num_groups=3)
+        assert torch.equal(out, torch.stack([whole[length - 1] for length in lengths]))
 
 
 def test_every_number_of_query_rows_gives_the_same_bits() -> None:
