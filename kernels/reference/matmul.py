@@ -51,7 +51,7 @@ def pack_weight(weight: Tensor, *, invariant: bool = True) -> PackedWeight:
     if not invariant:
         return PackedWeight(weight.contiguous(), "plain", shape)
     if not _reordered_is_invariant(out_features, in_features, weight.dtype, torch.get_num_threads()):
-        return PackedWeight(weight.t().contiguous(), "tiled", shape)
+        return PackedWeight(weight.t().clone(memory_format=torch.contiguous_format), "tiled", shape)
     return PackedWeight(_reorder(weight), "reordered", shape)
 
 
@@ -101,7 +101,7 @@ def _reordered_is_invariant(out_features: int, in_features: int, dtype: torch.dt
     del num_threads
     if not torch.backends.mkldnn.is_available():
         return False
-    tested = (2, 3, 15, 16, 17, 33) if out_features * in_features > _LARGE else _TESTED_ROWS
+    tested = (2, 3, 8, 15, 16, 17, 33, 64) if out_features * in_features > _LARGE else _TESTED_ROWS
     x, weight = _cancelling(max(tested), out_features, in_features, dtype)
     packed = _reorder(weight)
     want = _linear(x, packed, None)

@@ -39,6 +39,20 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(
     assert matmul(x[:0], packed).shape == (0, out)
 
 
+@pytest.mark.parametrize("kind", ["reordered", "tiled"])
+@pytest.mark.parametrize("shape", [*SHAPES, (1, 24), (16, 1)])
+def test_a_packed_weight_is_a_copy(kind: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading packs one weight after the other out of the same memory."""
+    monkeypatch.setattr(module, "_reordered_is_invariant", lambda *_: kind == "reordered")
+    width, out = shape
+    x, weight = torch.randn(3, width), torch.randn(out, width)
+    packed = pack_weight(weight)
+    assert packed.kind == kind
+    want = matmul(x, packed)
+    weight.fill_(7.0)
+    assert torch.equal(matmul(x, packed), want)
+
+
 def test_the_plain_product_is_not_invariant() -> None:
     """The positive control: without the layouts above the bits of row 0 do move."""
     torch.manual_seed(0)
