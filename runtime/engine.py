@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from collections.abc import Sequence as Items
 from concurrent.futures import Future, wait
 from itertools import count
@@ -17,15 +17,13 @@ from .admission import Admission, Prompt, check_types
 from .detokenizer import Detokenizer
 from .engine_config import EngineConfig
 from .loading import Loaded, load_parts, start_loop
-from .request import Delta, Request, Result
+from .request import Delta, OnDelta, Request, Result, resolver
 from .sampling_params import SamplingParams
 from .sequence import Sequence
 from .step_loop import StepLoop
 from .tokenizer import Tokenizer
 
 __all__ = ["Engine", "RequestHandle"]
-
-OnDelta = Callable[[Delta | DrawloomError], None]
 
 
 class RequestHandle:
@@ -156,7 +154,7 @@ class Engine:
         for index, ending in enumerate(endings):
             future: Future[Result] = Future()
             prompt_ids = start + self._admission.encode_ending(ending, f"endings[{index}]")
-            jobs.append(_Job(self._admission.score_request(prompt_ids, len(start), _resolver(future)), future))
+            jobs.append(_Job(self._admission.score_request(prompt_ids, len(start), resolver(future)), future))
         handles = self._launch([job.request for job in jobs])
         try:
             wait([job.future for job in jobs])
@@ -264,7 +262,7 @@ class Engine:
 
     def _jobs(self, prompt: Any, sampling: Any, constraint: Any) -> tuple[list[list["_Job"]], bool]:
         """For each prompt one job for each of its samples, all checked; and whether a single prompt was given."""
-        if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Items):
+        if not isinstance(prompt, Items):
             raise RequestError("prompt", prompt, "must be text, token ids, or a list of either")
         single = isinstance(prompt, str) or not prompt or any(hasattr(part, "__index__") for part in prompt)
         prompts = [prompt] if single else list(prompt)
@@ -275,7 +273,7 @@ class Engine:
             check_types(params, bound)
             futures: list[Future[Result]] = [Future() for _ in range(params.n)]
             ids = self._admission.encode(one, "prompt" if single else f"prompt[{index}]")
-            requests = self._admission.requests(ids, params, bound, [_resolver(future) for future in futures])
+            requests = self._admission.requests(ids, params, bound, [resolver(future) for future in futures])
             groups.append([_Job(request, future) for request, future in zip(requests, futures, strict=True)])
         return groups, single
 
@@ -313,16 +311,6 @@ class Engine:
 class _Job(NamedTuple):
     request: Request
     future: "Future[Result]"
-
-
-def _resolver(future: "Future[Result]") -> OnDelta:
-    def resolve(delta: Delta | DrawloomError) -> None:
-        if isinstance(delta, DrawloomError):
-            future.set_exception(delta)
-        elif delta.result is not None:
-            future.set_result(delta.result)
-
-    return resolve
 
 
 def _cancel(handles: Items[RequestHandle]) -> None:

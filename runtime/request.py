@@ -1,6 +1,7 @@
 """What a caller asks and what comes back. All of it is immutable."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,7 +9,7 @@ from ..errors import DrawloomError
 from ..grammar import CompiledGrammar
 from .sampling_params import SamplingParams
 
-__all__ = ["Delta", "FinishReason", "Request", "Result", "TopLogprobs"]
+__all__ = ["Delta", "FinishReason", "OnDelta", "Request", "Result", "TopLogprobs", "resolver"]
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 TopLogprobs = list[tuple[int, float]]
@@ -50,6 +51,21 @@ class Delta:
     result: Result | None = None
 
 
+OnDelta = Callable[[Delta | DrawloomError], None]
+
+
+def resolver(future: "Future[Result]") -> OnDelta:
+    """The receiver that gives `future` the whole result, or the error."""
+
+    def resolve(delta: Delta | DrawloomError) -> None:
+        if isinstance(delta, DrawloomError):
+            future.set_exception(delta)
+        elif delta.result is not None:
+            future.set_result(delta.result)
+
+    return resolve
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """One sequence to run. `score_from`: generate nothing, give the log-probabilities of the prompt from there on."""
@@ -57,7 +73,7 @@ class Request:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
-    on_delta: Callable[[Delta | DrawloomError], None] = field(repr=False)
+    on_delta: OnDelta = field(repr=False)
     grammar: CompiledGrammar | None = None
     score_from: int | None = None
     priority: int = 0

@@ -37,16 +37,17 @@ def run(args: Namespace) -> int:
     options: dict[str, Any] = {name: getattr(args, name) for name in _OPTIONS}
     options |= {"raw": args.raw, "constraint": None if wanted is None else repr(wanted.constraint)}
     with OutputFile(Path(args.output)) as output:
-        if args.overwrite:
-            output.clear()
-            record_path(output.path).unlink(missing_ok=True)
         wish = Wish(options, args.seed, source)
-        earlier = wish.earlier_run(output)
-        num_done = output.num_rows()
+        earlier = None if args.overwrite else wish.earlier_run(output)
+        num_done = 0 if args.overwrite else output.num_rows()
         with open_engine(args, folder) as engine:
             record = wish.record(earlier, _environment(engine, folder), output)
             if wanted is not None:  # one that can't be enforced is one error, not one for each row
                 GrammarCompiler(engine.tokenizer.vocabulary).compile(wanted.constraint)
+            # Nothing of the file is touched before all that could refuse the command has agreed to it.
+            if args.overwrite:
+                output.clear()
+            output.cut_torn_line()
             record.write(record_path(output.path))
             reader = RowReader(engine.tokenizer, sampling, wanted, args.raw, record.seed)
             progress = _Progress(num_done, source.num_rows, record.seed)

@@ -103,17 +103,18 @@ class OutputFile:
             self._file.truncate(position)
 
     def num_rows(self) -> int:
-        """Rows that are written. A last line that no run has written as such: `RequestError`."""
-        num_rows, last = 0, b""
+        """Rows that are written, without a torn one. A last line that no run has written as such: `RequestError`."""
+        num_rows, last, torn = 0, b"", b""
         with self.path.open("rb") as file:
-            for last in file:
-                num_rows += 1
-        if num_rows and _index(last) != num_rows - 1:
-            raise RequestError(
-                "output",
-                str(self.path),
-                f"its line {num_rows} is not the result of row {num_rows - 1}; use --overwrite",
-            )
+            for line in file:
+                if line.endswith(b"\n"):
+                    num_rows, last = num_rows + 1, line
+                else:
+                    torn = line
+        begun = b'{"index": %d,' % num_rows
+        if (num_rows and _index(last) != num_rows - 1) or torn[: len(begun)] != begun[: len(torn)]:
+            message = f"its last line is not the result of row {num_rows if torn else num_rows - 1}; use --overwrite"
+            raise RequestError("output", str(self.path), message)
         return num_rows
 
     def append(self, line: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import ConstraintError, DrawloomError, EngineError, RequestError
 from ...runtime.engine import Engine
-from ...runtime.request import Delta, Result
+from ...runtime.request import Result, resolver
 from .batch_row import RowReader, RowRequest, error_entry, read_fields, result_entry, row_label
 
 __all__ = ["run_rows"]
@@ -64,13 +64,6 @@ class _Row:
 
 def _submit(engine: Engine, request: RowRequest) -> "Future[Result]":
     future: Future[Result] = Future()
-
-    def on_delta(delta: Delta | DrawloomError) -> None:
-        if isinstance(delta, DrawloomError):
-            future.set_exception(delta)
-        elif delta.result is not None:
-            future.set_result(delta.result)
-
     constraint = request.wanted.constraint if request.wanted is not None else None
-    engine.submit(request.prompt_ids, request.sampling, constraint, on_delta=on_delta)
+    engine.submit(request.prompt_ids, request.sampling, constraint, on_delta=resolver(future))
     return future

@@ -68,9 +68,8 @@ class Wish:
                 message = f"holds something else than a run's results: there is no {path.name}; --overwrite begins anew"
                 raise RequestError("output", str(output.path), message)
             return None
-        output.cut_torn_line()
-        if output.is_empty and any(self._differences(earlier)):
-            return None
+        if output.is_empty:
+            return None if any(self._differences(earlier)) else earlier
         _refuse(output, self._differences(earlier))
         return earlier
 

@@ -140,7 +140,14 @@ def test_what_no_run_has_written_is_left_alone(run: Run, output: Path) -> None:
 def test_what_was_edited_is_left_alone(run: Run, output: Path) -> None:
     assert run()[0] == 0
     lines = output.read_bytes().splitlines(keepends=True)
-    for edited in (lines[:4] + lines[5:], [*lines, b"{}\n"], [*lines[:3], b"{\n"]):
+    for edited in (
+        lines[:4] + lines[5:],
+        [*lines, b"{}\n"],
+        [*lines[:3], b"{\n"],
+        [*lines[:3], b"my notes"],
+        [b"my notes"],
+        [lines[5][:30]],
+    ):
         output.write_bytes(b"".join(edited))
         status, err = run()
         assert status == 2 and "is not the result of row" in err
@@ -148,6 +155,16 @@ def test_what_was_edited_is_left_alone(run: Run, output: Path) -> None:
     output.with_name("out.jsonl.run").write_text("{")
     status, err = run()
     assert status == 2 and "is no record of a run" in err
+
+
+@pytest.mark.parametrize("options", [["--max-tokens", 0], ["--regex", "(?=a)"], ["--kv-bytes", 1]])
+def test_results_outlive_a_command_that_is_refused(run: Run, output: Path, options: list[object]) -> None:
+    """Whatever refuses it, early or late: --overwrite takes nothing before a new run begins."""
+    assert run("--seed", 3)[0] == 0
+    whole, record = output.read_bytes(), output.with_name("out.jsonl.run").read_bytes()
+    status, _ = run("--seed", 4, "--overwrite", *options)
+    assert status == 2
+    assert output.read_bytes() == whole and output.with_name("out.jsonl.run").read_bytes() == record
 
 
 def test_one_process_at_a_time(run: Run, output: Path) -> None:
