@@ -30,7 +30,7 @@ def add_token(sequence: Sequence, sampled: Sampled) -> DrawloomError | None:
 
 
 def ending(sequence: Sequence) -> Ending | None:
-    """Whether the token added last ends the sequence, and why. Raises what the grammar's engine can't go on with."""
+    """Whether the token added last ends the sequence, and why."""
     token_id, sampling = sequence.tokens[-1], sequence.request.sampling
     if _is_stop_id(sequence, token_id):
         return "stop", token_id

@@ -204,11 +204,7 @@ class Scheduler:
             self.fail([sequence], error)
             return
         self.counters["generated_tokens"] += 1
-        try:
-            ended = ending(sequence)
-        except DrawloomError as fault:
-            self.fail([sequence], fault)
-            return
+        ended = ending(sequence)
         if ended is None:
             emit(sequence)
         else:
