@@ -12,7 +12,7 @@ from ..errors import DrawloomError
 from .regex_nodes import Node
 from .vocabulary import Vocabulary
 
-__all__ = ["EngineGrammar", "EngineMatcher", "EngineRefusal", "GrammarEngine", "GrammarSource", "Probe", "fill_each"]
+__all__ = ["EngineGrammar", "EngineMatcher", "EngineRefusal", "GrammarEngine", "GrammarSource", "Probe"]
 
 Bitmask = NDArray[np.int32]
 
@@ -94,15 +94,3 @@ class GrammarEngine(Protocol):
 
     def fill_batch(self, matchers: Sequence[tuple[Any, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
         """`fill` for many rows of this engine's matchers, other threads running meanwhile. The errors, by index."""
-
-
-def fill_each(matchers: Sequence[tuple[EngineMatcher, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
-    """`fill_batch` of an engine that fills one row after the other."""
-    errors: dict[int, DrawloomError] = {}
-    for index, (matcher, row) in enumerate(matchers):
-        try:
-            matcher.fill(bitmask[row])
-        except DrawloomError as error:
-            bitmask[row] = 0
-            errors[index] = error
-    return errors

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import DrawloomError, EngineError
-from ..engine import Bitmask, EngineRefusal, GrammarSource, fill_each
+from ...errors import EngineError
+from ..engine import Bitmask, EngineRefusal, GrammarSource
 from ..regex_emit import write_full_match
 from ..regex_nodes import Concatenation, Node, literal
 from ..regular_states import TooManyStates, count_states, is_nullable, unused_character
 from ..vocabulary import Vocabulary
-from .regular import check_sets, load_library, pack_bits
+from .regular import RegularEngine, check_sets, load_library, pack_bits
 
 if TYPE_CHECKING:
     import outlines_core
@@ -34,7 +34,7 @@ _BYTES_PER_TRANSITION = 13  # measured
 _SAMPLED_STATES = 16
 
 
-class OutlinesCoreEngine:
+class OutlinesCoreEngine(RegularEngine):
     """`GrammarEngine` over outlines-core: `Choice` and `Regex` of at most `MAX_STATES` states, plain character sets."""
 
     name = "outlines-core"
@@ -77,12 +77,6 @@ class OutlinesCoreEngine:
         if not grammar.row(begin).any():
             raise EngineRefusal("unsatisfiable", "no token of the vocabulary begins a text of this")
         return grammar
-
-    def probe(self, lark: str) -> EngineRefusal | None:
-        return None
-
-    def fill_batch(self, matchers: Sequence[tuple[_Matcher, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
-        return fill_each(matchers, bitmask)
 
 
 class _Grammar:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InvalidConstraint, UnsupportedConstraint
+from ...errors import DrawloomError, InvalidConstraint, UnsupportedConstraint
 from ..character_ranges import OpaqueSet
-from ..engine import Bitmask
+from ..engine import Bitmask, EngineMatcher, EngineRefusal
 from ..regex_nodes import Node
 from ..regular_states import sets
 
-__all__ = ["check_sets", "load_library", "pack_bits"]
+__all__ = ["RegularEngine", "check_sets", "load_library", "pack_bits"]
+
+
+class RegularEngine:
+    """The part of a `GrammarEngine` that says nothing before it compiles, and fills one row after the other."""
+
+    def probe(self, lark: str) -> EngineRefusal | None:
+        return None
+
+    def fill_batch(self, matchers: Sequence[tuple[EngineMatcher, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
+        errors: dict[int, DrawloomError] = {}
+        for index, (matcher, row) in enumerate(matchers):
+            try:
+                matcher.fill(bitmask[row])
+            except DrawloomError as error:
+                bitmask[row] = 0
+                errors[index] = error
+        return errors
 
 
 def load_library(module: str, engine: str) -> Any:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import DrawloomError, EngineError
+from ...errors import EngineError
 from ..ebnf_emit import write_ebnf
-from ..engine import Bitmask, EngineRefusal, GrammarSource, fill_each
+from ..engine import Bitmask, EngineRefusal, GrammarSource
 from ..regular_states import TooManyStates, build_states
 from ..vocabulary import Vocabulary
-from .regular import check_sets, load_library, pack_bits
+from .regular import RegularEngine, check_sets, load_library, pack_bits
 
 if TYPE_CHECKING:
     import xgrammar
@@ -31,7 +31,7 @@ MAX_STATES = 128
 _BYTES_PER_GRAMMAR = 1 << 14
 
 
-class XGrammarEngine:
+class XGrammarEngine(RegularEngine):
     """`GrammarEngine` over xgrammar: regular languages of at most `MAX_STATES` states, plain character sets."""
 
     name = "xgrammar"
@@ -61,12 +61,6 @@ class XGrammarEngine:
         if not first.any():
             raise EngineRefusal("unsatisfiable", "no token of the vocabulary begins a text of this")
         return grammar
-
-    def probe(self, lark: str) -> EngineRefusal | None:
-        return None
-
-    def fill_batch(self, matchers: Sequence[tuple[_Matcher, int]], bitmask: Bitmask) -> dict[int, DrawloomError]:
-        return fill_each(matchers, bitmask)
 
 
 class _Grammar:

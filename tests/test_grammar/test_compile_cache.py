@@ -1,8 +1,5 @@
 """The compiler's cache: what shares an entry, what goes first, and how much memory that takes."""
 
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -187,15 +184,9 @@ def test_an_interrupted_thread_takes_no_other_with_it() -> None:
 
 
 MEMORY = """
-import ctypes, gc, json, sys
+import sys
 from drawloom.grammar import Choice, GrammarCompiler, JSONSchema, Regex, Vocabulary
 import numpy
-
-def resident():
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
 
 def schema(i, **more):
     return JSONSchema({"type": "object", "properties": {f"f{i:04d}": {"type": "integer"}, **more}})
@@ -250,20 +241,14 @@ print(json.dumps(answer))
 """
 
 
-def run(program: str) -> Any:
-    done = subprocess.run([sys.executable, "-P", "-c", MEMORY + program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_d22_distinct_schemas_leave_memory_level_and_hot_ones_stay_hits() -> None:
-    grown, hot, hits, num_bytes, evictions, entries = run(LEVEL)
+def test_d22_distinct_schemas_leave_memory_level_and_hot_ones_stay_hits(run_weighed: Callable[[str], Any]) -> None:
+    grown, hot, hits, num_bytes, evictions, entries = run_weighed(MEMORY + LEVEL)
     assert grown[-1] - grown[0] < 2 << 20, f"resident memory goes on growing: {grown}"
     assert hot == 480 and hits == hot + 10, "a schema in use never left, nor did the latest ones"
     assert num_bytes <= 4 << 20 and evictions == 480 - entries > 400
 
 
-def test_estimated_bytes_are_near_resident_memory() -> None:
+def test_estimated_bytes_are_near_resident_memory(run_weighed: Callable[[str], Any]) -> None:
     """By use and by allocator the truth varies: at least half of it is estimated, and at most six times it."""
-    for name, (estimated, resident) in run(ESTIMATE).items():
+    for name, (estimated, resident) in run_weighed(MEMORY + ESTIMATE).items():
         assert resident / 2 < estimated < resident * 6, (name, estimated, resident)

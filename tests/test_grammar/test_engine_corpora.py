@@ -1,7 +1,7 @@
 """Published schemas and regexes under the engines that are asked for by name: right, or refused with a typed error."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +52,12 @@ def test_the_suite_accepts_nothing_invalid(
 
 
 def test_regexes_are_right_or_refused(
-    compiler: GrammarCompiler, data_folder: Path, capsys: pytest.CaptureFixture[str]
+    compiler: GrammarCompiler,
+    data_folder: Path,
+    count_regexes: Callable[[Path, GrammarCompiler], dict[str, int]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    counts = dict.fromkeys(("right", "refused", "too large"), 0)
-    for line in (data_folder / "regexes.jsonl").read_text("utf-8").rstrip("\n").split("\n"):
-        row = json.loads(line)
-        grammar = compiled(compiler, Regex(row["regex"]), counts)
-        if grammar is None:
-            continue
-        assert row["valid_pattern"], row["name"]
-        for text in row.get("accept", []):
-            assert grammar.accepts(text), (row["name"], text)
-        for text in row.get("reject", []):
-            assert not grammar.accepts(text), (row["name"], text)
-        counts["right"] += 1
+    counts = count_regexes(data_folder, compiler)
     with capsys.disabled():
         print(f"\n{compiler.compile(Regex('')).engine}, regexes: {counts}")
     assert counts["right"] > 20

@@ -56,63 +56,17 @@ CONSTRAINTS: dict[str, Constraint] = {
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_a_bit_is_on_exactly_where_accept_is_true(
-    name: str, compile_: Compile, allowed: Allowed, vocabulary: Vocabulary
+    name: str, compile_: Compile, walk_masks: Callable[[CompiledGrammar, str, int], int]
 ) -> None:
-    compiled = compile_(CONSTRAINTS[name])
-    rng = random.Random(name)
-    ends = set(vocabulary.eos_ids)
-    finished = 0
-    for _ in range(6):
-        matcher, text = compiled.matcher(), b""
-        for _ in range(24):
-            on = set(allowed(matcher))
-            for token_id in range(-1, vocabulary.size + 1):
-                fork = matcher.fork()
-                assert fork.accept(token_id) == (token_id in on), f"token {token_id} after {text!r}"
-                assert matcher.validate_drafts([token_id]) == (token_id in on), f"draft {token_id} after {text!r}"
-            assert on.isdisjoint(i for i in range(vocabulary.size) if not vocabulary.token_bytes(i) and i not in ends)
-            assert (ends <= on) == matcher.can_terminate, "every end of text is on exactly where the text may end"
-            assert ends <= on or ends.isdisjoint(on)
-            if text.decode("utf-8", "ignore").encode() == text:
-                assert compiled.accepts(text.decode()) == matcher.can_terminate
-            choices = sorted(on - ends)
-            if not choices:
-                break
-            token_id = rng.choice([i for i in choices if i >= 256] or choices)
-            assert matcher.accept(token_id)
-            text += vocabulary.token_bytes(token_id)
-        finished += matcher.can_terminate
-        if matcher.can_terminate:
-            assert matcher.accept(rng.choice(vocabulary.eos_ids))
-            assert matcher.is_terminated and not matcher.can_terminate and allowed(matcher) == []
+    finished = walk_masks(compile_(CONSTRAINTS[name]), name, 24)
     assert finished or name in ("object", "anything", "tree", "string with a pattern")
 
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_rollback_and_fork_restore_the_state(
-    name: str, compile_: Compile, allowed: Allowed, vocabulary: Vocabulary
+    name: str, compile_: Compile, check_rollback: Callable[[GrammarMatcher, str], None]
 ) -> None:
-    matcher = compile_(CONSTRAINTS[name]).matcher()
-    rng = random.Random(name)
-    masks, path = [allowed(matcher)], []
-    for _ in range(30):
-        if not masks[-1]:
-            break
-        path.append(rng.choice(masks[-1]))
-        assert matcher.accept(path[-1])
-        masks.append(allowed(matcher))
-    assert list(matcher.token_ids) == path
-    for _ in range(40):
-        count = rng.randint(0, len(matcher.token_ids))
-        matcher.rollback(count)
-        at = len(matcher.token_ids)
-        assert allowed(matcher) == masks[at]
-        fork = matcher.fork()
-        again = path[at : at + rng.randint(0, 5)]
-        assert matcher.validate_drafts(path[at:]) == len(path) - at
-        assert all(map(matcher.accept, again))
-        assert allowed(matcher) == masks[at + len(again)]
-        assert allowed(fork) == masks[at], "a fork is independent"
+    check_rollback(compile_(CONSTRAINTS[name]).matcher(), name)
 
 
 def test_refused_tokens_change_nothing(compile_: Compile, allowed: Allowed) -> None:
