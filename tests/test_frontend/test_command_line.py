@@ -102,7 +102,8 @@ def test_a_killed_batch_goes_on_to_the_same_bytes(model: Path, rows: Path, whole
         left = output.read_bytes()
         assert left.count(b"\n") < NUM_ROWS, f"the kill came too late, moments {moments}"
         assert whole.startswith(left)
-    output.write_bytes(output.read_bytes() + b'{"index": 5')  # torn
+    output.write_bytes(whole[: len(left) + 12])  # torn within the next line
+    assert not output.read_bytes().endswith(b"\n")
     done = drawloom(*batch(model, rows, output))
     assert done.returncode == 0, done.stderr
     assert output.read_bytes() == whole, f"killed at {moments}"
